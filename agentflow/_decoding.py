@@ -137,7 +137,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     values = dict(pairs)
     if len(values) < len(pairs):
         names = [name for name, _ in pairs]
-        repeated = next(name for place, name in enumerate(names) if name in names[:place])
+        repeated = next(name for index, name in enumerate(names) if name in names[:index])
         raise JsonError(f"{repeated[:100]} is given twice; remove one of them")
     return values
 

@@ -64,11 +64,11 @@ def find_file(path: Path, root: Path) -> Path:
 
     :raises OSError: if there is none, or a link leaves the folder.
     """
-    found = Path(os.path.realpath(path, strict=True))
-    if not is_inside(found, root):
+    target = Path(os.path.realpath(path, strict=True))
+    if not is_inside(target, root):
         raise OSError(errno.ELOOP, "a link leads out of the folder of the run", str(path))
-    check_regular(found.lstat(), path)
-    return found
+    check_regular(target.lstat(), path)
+    return target
 
 
 def open_file(path: Path, root: Path) -> BinaryIO:
@@ -152,8 +152,8 @@ def connect_read_only(path: Path, *, immutable: bool = False) -> sqlite3.Connect
         connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MAX_LINE)
         for pragma in ("trusted_schema = OFF", "query_only = ON", "cell_size_check = ON"):
             connection.execute(f"PRAGMA {pragma}")
-        if (found := connection.execute(_NO_TABLES).fetchone()) is not None:
-            raise sqlite3.DatabaseError(f"{found[0]} has a statement of its own; a journal has only tables")
+        if (row := connection.execute(_NO_TABLES).fetchone()) is not None:
+            raise sqlite3.DatabaseError(f"{row[0]} has a statement of its own; a journal has only tables")
     except BaseException:
         connection.close()
         raise

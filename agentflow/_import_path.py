@@ -31,8 +31,8 @@ def own_environment(name: str) -> Path:
     """
     # A wheel's packages lie in site-packages, where no environment belongs.
     checkout = [_OWN] if (_OWN / "pyproject.toml").is_file() else []
-    places = [folder / name / "bin" / "python" for folder in (*checkout, Path(sys.prefix).parent)]
-    return next((place for place in places if place.exists()), places[0])
+    interpreters = [folder / name / "bin" / "python" for folder in (*checkout, Path(sys.prefix).parent)]
+    return next((interpreter for interpreter in interpreters if interpreter.exists()), interpreters[0])
 
 
 def _is_ours(folder: str) -> bool:

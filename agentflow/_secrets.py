@@ -71,7 +71,7 @@ _SHORTEST: Final = 8
 """Shorter values are not remembered: they also occur in ordinary text."""
 _PATH: Final = re.compile(r"(/[\w.-]{1,24})+/?")
 """Values that are paths are not remembered either."""
-_MOST: Final = 1000
+_MAX_SECRETS: Final = 1000
 
 
 class _Secret(Protocol):
@@ -114,7 +114,7 @@ def mask_settings(value: object, name: str = "") -> object:
     if is_list_or_tuple(value):
         if name in _ARGUMENTS and all(isinstance(word, str) for word in value):
             kept = 1 if name == "command" else 0
-            return [mask_settings(word) if place < kept else MASK for place, word in enumerate(value)]
+            return [mask_settings(word) if index < kept else MASK for index, word in enumerate(value)]
         return [mask_settings(entry, name) for entry in value]
     if isinstance(value, str):
         if value and is_secret_name(name):
@@ -148,20 +148,20 @@ def _mask_urls(text: str, *, every_field: bool) -> str:
         return text
     text = _USER_ALONE.sub(f"{MASK}@", _USER.sub(rf"\1:{MASK}@", text))
 
-    def mask_fields(found: re.Match[str]) -> str:
+    def mask_fields(match: re.Match[str]) -> str:
         def mask_field(field: re.Match[str]) -> str:
             hidden = field[2] and (every_field or is_secret_name(unquote(field[1])))
             return f"{field[1]}={MASK}" if hidden else field[0]
 
-        return found[1] + _FIELD.sub(mask_field, found[2])
+        return match[1] + _FIELD.sub(mask_field, match[2])
 
     return _QUERY.sub(mask_fields, text)
 
 
-def _mask_named(found: re.Match[str]) -> str:
+def _mask_named(match: re.Match[str]) -> str:
     for kind in ("", "2", "3", "4"):
-        if (name := found[f"name{kind}"]) is not None:
-            value = found[f"value{kind}"]
+        if (name := match[f"name{kind}"]) is not None:
+            value = match[f"value{kind}"]
             # A number of tokens is no secret.
             plain = (
                 name.lower() == "key"
@@ -169,8 +169,8 @@ def _mask_named(found: re.Match[str]) -> str:
                 or (value.isdigit() and name.lower().endswith("tokens"))
             )
             secret = is_secret_name(name) and not plain
-            return f"{name}{found[f'between{kind}']}{MASK}" if secret else found[0]
-    return found[0]
+            return f"{name}{match[f'between{kind}']}{MASK}" if secret else match[0]
+    return match[0]
 
 
 def _mask_forms(text: str) -> str:
@@ -190,9 +190,9 @@ def remember_secrets(value: object, name: str = "") -> None:
     >>> mask_remembered("the service said: k3y-of-a-service is not valid")
     'the service said: *** is not valid'
     """
-    found = {form for secret in _secrets_in(value, name) for form in _written(secret)}
-    if new := found - _remembered.keys():
-        kept = sorted([*_remembered, *new][-_MOST:], key=len, reverse=True)
+    forms = {form for secret in _secrets_in(value, name) for form in _written(secret)}
+    if new := forms - _remembered.keys():
+        kept = sorted([*_remembered, *new][-_MAX_SECRETS:], key=len, reverse=True)
         _remembered.clear()
         _remembered.update(dict.fromkeys(kept))
 
@@ -261,7 +261,7 @@ def _secrets_of(text: str, *, certain: bool) -> Iterator[str]:
             yield rest
         if ";" in text or "=" in text:  # a cookie or a connection string
             yield from (part.partition("=")[2] for part in text.split(";"))
-    yield from (found[0] for found in _FORMS.finditer(text))
+    yield from (match[0] for match in _FORMS.finditer(text))
     if "://" in text:
         authority = text.partition("://")[2].partition("/")[0]
         user, at, _ = authority.rpartition("@")
@@ -309,15 +309,15 @@ def hide_arguments(words: Iterable[str]) -> None:
         with open("/proc/self/stat", "rb") as file:
             numbers = file.read().rpartition(b")")[2].split()
         start, end = int(numbers[45]), int(numbers[46])
-        given = ctypes.string_at(start, end - start)
+        command_line = ctypes.string_at(start, end - start)
     except (OSError, IndexError, ValueError):
         return
     for word in hidden:
         encoded = os.fsencode(word)
-        place = given.find(encoded)
-        while place >= 0:
-            ctypes.memset(start + place, ord("*"), len(encoded))
-            place = given.find(encoded, place + 1)
+        position = command_line.find(encoded)
+        while position >= 0:
+            ctypes.memset(start + position, ord("*"), len(encoded))
+            position = command_line.find(encoded, position + 1)
 
 
 def _secret_words(words: list[str]) -> Iterator[str]:

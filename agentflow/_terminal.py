@@ -18,8 +18,8 @@ def escape_controls(json: str) -> str:
     return json if json.isascii() and json.isprintable() else _CONTROLS.sub(_escape, json)
 
 
-def _escape(found: re.Match[str]) -> str:
-    return "".join(f"\\u{unit:04x}" for unit in memoryview(found[0].encode("utf-16-le")).cast("H"))
+def _escape(match: re.Match[str]) -> str:
+    return "".join(f"\\u{unit:04x}" for unit in memoryview(match[0].encode("utf-16-le")).cast("H"))
 
 
 def printable(text: str) -> str:

@@ -67,16 +67,16 @@ class _PrintedFinder(MetaPathFinder):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        own = _target(fullname)
-        if own is None:
+        own_name = _target(fullname)
+        if own_name is None:
             return None
         if "." not in fullname and (users := self._users_spec(fullname)) is not None:
             return users
-        found = find_spec(own)
-        if found is None:
+        spec = find_spec(own_name)
+        if spec is None:
             return None
         return ModuleSpec(
-            fullname, _AliasLoader(own), is_package=found.submodule_search_locations is not None
+            fullname, _AliasLoader(own_name), is_package=spec.submodule_search_locations is not None
         )
 
     def _users_spec(self, name: str) -> ModuleSpec | None:
@@ -103,13 +103,13 @@ class _AliasLoader(Loader):
 
 def _target(name: str) -> str | None:
     """Return the module that a name means, unless the name or its package is the user's own."""
-    if (own := PRINTED_MODULES.get(name)) is not None:
-        return own
+    if (target := PRINTED_MODULES.get(name)) is not None:
+        return target
     package, _, rest = name.rpartition(".")
-    own = _target(package) if package else None
-    if own is None or sys.modules.get(package) is not sys.modules.get(own):
+    target = _target(package) if package else None
+    if target is None or sys.modules.get(package) is not sys.modules.get(target):
         return None
-    return f"{own}.{rest}"
+    return f"{target}.{rest}"
 
 
 def _python_files(spec: ModuleSpec) -> Iterator[Path]:
@@ -137,10 +137,10 @@ def ajet(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--backbone", choices=("verl", "trinity", "local", "debug"), help="training backend")
     if arguments is None:
         hide_arguments(sys.argv)
-    given, rest = parser.parse_known_args(arguments)
-    words = [] if given.conf is None else [f"--config={given.conf}"]
-    words += [] if given.backbone is None else [f"--backbone={given.backbone}"]
-    if given.conf is None or not _is_of_agentjet(given.conf):
+    parsed, rest = parser.parse_known_args(arguments)
+    words = [] if parsed.conf is None else [f"--config={parsed.conf}"]
+    words += [] if parsed.backbone is None else [f"--backbone={parsed.backbone}"]
+    if parsed.conf is None or not _is_of_agentjet(parsed.conf):
         return main(["train", *words, *rest])
     # In AgentJet's own checkout, too, its files use the names of this project.
     sys.modules["ajet"] = import_module(_AGENTJET)

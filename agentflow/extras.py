@@ -93,9 +93,9 @@ def list_extras() -> list[Extra]:
     """
     wanted: dict[str, list[tuple[str, str]]] = {}
     for line in _requires():
-        found = _REQUIREMENT.fullmatch(line)
-        if found:
-            wanted.setdefault(found["extra"], []).append((found["name"], found["text"].strip()))
+        match = _REQUIREMENT.fullmatch(line)
+        if match:
+            wanted.setdefault(match["extra"], []).append((match["name"], match["text"].strip()))
     return [
         Extra(
             name,
@@ -123,7 +123,7 @@ def with_command(text: str) -> str:
     >>> with_command("this database needs the extra sql").partition(":")[0]
     'this database needs the extra sql'
     """
-    return _UNFINISHED.sub(lambda found: f"{found[0]}: {add_command(found[1])}", text)
+    return _UNFINISHED.sub(lambda match: f"{match[0]}: {add_command(match[1])}", text)
 
 
 def add_command(*extras: str) -> str:
@@ -172,8 +172,8 @@ def install_argv(requirements: Iterable[str]) -> list[str]:
             *constraints,
             *requirements,
         ]
-    own = Path(sys.executable).with_name("uv")
-    uv = str(own) if own.is_file() else shutil.which("uv")
+    sibling_uv = Path(sys.executable).with_name("uv")
+    uv = str(sibling_uv) if sibling_uv.is_file() else shutil.which("uv")
     if uv is None:
         return []
     # Without compiled modules every sandbox compiles them again, as it can't write them.
@@ -195,8 +195,8 @@ def _program() -> tuple[str, ...]:
     script = Path(sys.executable).with_name("agentflow")
     if not script.is_file():
         return (sys.executable, "-m", "agentflow.cli")
-    found = shutil.which("agentflow")
-    return ("agentflow",) if found and Path(found) == script else (str(script),)
+    found_script = shutil.which("agentflow")
+    return ("agentflow",) if found_script and Path(found_script) == script else (str(script),)
 
 
 def _names() -> list[str]:

@@ -8,12 +8,13 @@ from pathlib import Path
 import anyio
 import msgspec
 
-from agentflow.growth import ActionRecord, LevelRecord
+from agentflow.growth import LevelRecord
 from agentflow.journal import NewSeed, open_journal
 from agentflow.trace import (
     Action,
     ActionOutcome,
     Isolation,
+    Node,
     Observation,
     Plan,
     Proposal,
@@ -78,7 +79,9 @@ def _entries(nodes: int, chars: int, branches: int) -> Iterator[tuple[str, bytes
             call = Action("bash_run", {"command": f"cat {spot}.txt"})
             yield (
                 f"act/{spot}",
-                msgspec.json.encode(ActionRecord(outcome, Isolation.FORK, call, f"read {spot}")),
+                msgspec.json.encode(
+                    Node(outcome=outcome, isolation=Isolation.FORK, action=call, intent=f"read {spot}")
+                ),
             )
             if place % 11 == 10:
                 others[spot] = (Verdict.ERROR, "exit code 1")

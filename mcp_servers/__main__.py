@@ -43,7 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # KeyboardInterrupt only before serving started; later, signals stop the server in order.
         report = exit_report(error)
         if report.message:
-            _say(report.message)
+            _print_line(report.message)
         return report.status
     return 0
 
@@ -174,7 +174,7 @@ async def _serve_http(table: ToolTable, warmup: Sequence[str], settings: ServerS
             server = WorkerServer(settings, warmup, options, listener)
 
         def ready() -> None:
-            _say(f"serving {', '.join(settings.backends)} at {server.url if path is None else path}")
+            _print_line(f"serving {', '.join(settings.backends)} at {server.url if path is None else path}")
 
         serve = server.serve(ready, warmup) if isinstance(server, HttpServer) else server.serve(ready)
         await _until_signal(lambda: serve, server.stop)
@@ -192,7 +192,7 @@ def _tokens(settings: ServerSettings, stack: ExitStack, port: int) -> dict[str, 
         path = token_path(port)
         tokens[OWNER] = secrets.token_urlsafe(32)
         stack.enter_context(token_file(path, tokens[OWNER]))
-        _say(f"the token is in {path}")
+        _print_line(f"the token is in {path}")
     return tokens
 
 
@@ -218,7 +218,7 @@ async def _until_signal(work: Callable[[], Awaitable[None]], stop: Callable[[], 
         raise failure
 
 
-def _say(text: str) -> None:
+def _print_line(text: str) -> None:
     """Print to standard error, because standard output may carry the protocol."""
     # The client may be gone, and a name may hold bytes that are no text.
     with suppress(BrokenPipeError):

@@ -20,8 +20,8 @@ T = TypeVar("T")
 INLINE_BYTES = 128 * 1024
 """Size up to which a payload is decoded at once: it takes at most about 3 ms."""
 
-_MOST_PROBLEMS = 5
-_MOST_CHARACTERS = 500
+_MAX_PROBLEMS = 5
+_MAX_CHARACTERS = 500
 # Two at a time bound the memory; any number may wait.
 _TURNS = anyio.CapacityLimiter(2)
 _DEFAULT = JsonLimits()
@@ -58,13 +58,13 @@ def _text_of(error: Exception) -> str:
     """Describe a decoder's error briefly: the text of pydantic's repeats each of up to `max_values` problems."""
     if not isinstance(error, ValidationError):
         text = str(error)
-    elif error.error_count() > _MOST_PROBLEMS:
+    elif error.error_count() > _MAX_PROBLEMS:
         text = f"{error.error_count()} validation errors for {error.title}"
     else:
         problems = error.errors(include_url=False, include_context=False, include_input=False)
-        places = (".".join(map(str, one["loc"])) for one in problems)
+        paths = (".".join(map(str, problem["loc"])) for problem in problems)
         text = "; ".join(
-            f"{place}: {one['msg']}" if place else one["msg"]
-            for place, one in zip(places, problems, strict=True)
+            f"{path}: {problem['msg']}" if path else problem["msg"]
+            for path, problem in zip(paths, problems, strict=True)
         )
-    return " ".join(text[:_MOST_CHARACTERS].split())
+    return " ".join(text[:_MAX_CHARACTERS].split())

@@ -33,7 +33,7 @@ class Actor(Generic[M, R]):
         self._clock: Clock = SYSTEM_CLOCK
         self._name = type(self).__name__
         self._deadlines: _Deadlines | None = None
-        self._asked: asyncio.Future[R] | None = None
+        self._pending_answer: asyncio.Future[R] | None = None
         self._asked_to_end = False
         self._reason: ExitReason | None = None
 
@@ -128,7 +128,7 @@ class Actor(Generic[M, R]):
                 if answer is None:
                     await self.receive(message)
                 elif not answer.done():
-                    self._asked = answer
+                    self._pending_answer = answer
                     result = await self.receive(message)
                     if not answer.done():
                         answer.set_result(result)
@@ -157,8 +157,8 @@ class Actor(Generic[M, R]):
         self._sender.close()
         if self._deadlines is not None:
             self._deadlines.close()
-        if self._asked is not None:
-            self._refuse(self._asked, reason)
+        if self._pending_answer is not None:
+            self._refuse(self._pending_answer, reason)
         while True:
             try:
                 _, answer = self._receiver.receive_nowait()

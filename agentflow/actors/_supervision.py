@@ -294,11 +294,11 @@ class Supervision:
             return
         together = self._together_with(slot)
         await self._stop_in_order(together)
-        plan = [each for each in together if each.spec.id in self._slots]
-        for each in plan:
-            each.plan = plan
+        plan = [other for other in together if other.spec.id in self._slots]
+        for other in plan:
+            other.plan = plan
         delay = 0.0 if self._backoff is None else self._backoff.delay(slot.failures)
-        self._observe(RestartPlanned(self.name, tuple(each.spec.id for each in plan), delay))
+        self._observe(RestartPlanned(self.name, tuple(other.spec.id for other in plan), delay))
         if delay > 0:
             self._clock.call_later(delay, partial(self._later, partial(self._carry_out, plan)))
         else:

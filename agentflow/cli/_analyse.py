@@ -14,15 +14,15 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 
-def run_analyse(given: argparse.Namespace) -> int:
+def run_analyse(arguments: argparse.Namespace) -> int:
     """Run the command and return its exit status.
 
     :raises ConfigurationError: one line, if a directory can't be read, or the chart can't be written.
     """
-    runs = find_runs(given.folders)
-    if given.picture:
-        _draw(runs, Path(given.picture))
-    read = write_out(partial(_show, runs, as_json=given.json))
+    runs = find_runs(arguments.folders)
+    if arguments.picture:
+        _draw(runs, Path(arguments.picture))
+    read = write_out(partial(_show, runs, as_json=arguments.json))
     return Exit.DONE if read else Exit.INTERRUPTED
 
 
@@ -44,14 +44,14 @@ def _show(runs: Sequence[AnalysedRun], *, as_json: bool) -> None:
     print_wide(*parts, width=UNLIMITED)
 
 
-def _table(given: AnalysisTable) -> "Table":
+def _table(analysis: AnalysisTable) -> "Table":
     from rich.table import Table
     from rich.text import Text
 
     table = Table(box=None, pad_edge=False)
-    for column in given.columns:
+    for column in analysis.columns:
         # Long names continue on the next line.
         table.add_column(column, overflow="fold")
-    for row in given.rows:
+    for row in analysis.rows:
         table.add_row(*map(Text, row))
     return table

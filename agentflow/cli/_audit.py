@@ -24,18 +24,18 @@ _REASON = 160
 """Characters of a reason that are shown."""
 
 
-def run_audit(given: argparse.Namespace) -> int:
+def run_audit(arguments: argparse.Namespace) -> int:
     """Run the command and return its exit status.
 
     :raises AgentFlowError: one line, if it fails.
     """
-    questions = load_questions(Path(given.questions))
-    folder = Path(given.documents)
-    named = [f"model_name={given.model}"] if given.model else []
-    settings = [f"{name}={value}" for name, value in audit_settings(folder, given.output).items()]
-    config = load_synthesis_config(given.config, [*settings, *named, *given.settings])
+    questions = load_questions(Path(arguments.questions))
+    folder = Path(arguments.documents)
+    named = [f"model_name={arguments.model}"] if arguments.model else []
+    settings = [f"{name}={value}" for name, value in audit_settings(folder, arguments.output).items()]
+    config = load_synthesis_config(arguments.config, [*settings, *named, *arguments.settings])
     documents = anyio.run(read_documents, folder)
-    run = AuditRun(config, questions, documents, resume=given.resume, retry_failed=given.retry_failed)
+    run = AuditRun(config, questions, documents, resume=arguments.resume, retry_failed=arguments.retry_failed)
 
     def fields() -> dict[str, object]:
         return {"output_dir": str(run.directory.folder), "verdicts": run.verdicts}
@@ -44,7 +44,7 @@ def run_audit(given: argparse.Namespace) -> int:
         if run.verdicts:
             _show(run.verdicts, run.directory.folder)
 
-    return watch_run(run, run.audit, synth_view(run), as_json=given.json, fields=fields, show=show)
+    return watch_run(run, run.audit, synth_view(run), as_json=arguments.json, fields=fields, show=show)
 
 
 def _show(verdicts: list[AuditVerdict], folder: Path) -> None:

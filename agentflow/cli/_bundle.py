@@ -12,21 +12,21 @@ from agentflow.inspection import open_runs
 from agentflow.telemetry import Level
 
 
-def run_bundle(given: argparse.Namespace) -> int:
+def run_bundle(arguments: argparse.Namespace) -> int:
     """Write the bundle and return the exit status.
 
     :raises AgentFlowError: one line, if the runs can't be read or the folder can't be written.
     """
     set_up_logging(Level.WARNING)
-    with open_runs(given.place, journal=given.journal) as runs:
+    with open_runs(arguments.place, journal=arguments.journal) as runs:
         summary = write_bundle(
             PageData(runs),
-            Path(given.output),
-            seeds=given.seeds,
-            blobs=not given.no_blobs,
-            prompts=not given.no_prompts,
+            Path(arguments.output),
+            seeds=arguments.seeds,
+            blobs=not arguments.no_blobs,
+            prompts=not arguments.no_prompts,
         )
-    if given.json:
+    if arguments.json:
         print_json(summary)
         return Exit.DONE
     line = (

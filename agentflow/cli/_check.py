@@ -82,14 +82,14 @@ class _Checked(NamedTuple):
     """Its episodes are played by a function or by clients, not by our team."""
 
 
-def run_check(given: argparse.Namespace) -> int:
+def run_check(arguments: argparse.Namespace) -> int:
     """Run the checks and print the results; the status is `FAILED` if a part does not work.
 
     :raises ConfigurationError: one line, if the settings can't be used.
     """
     set_up_logging(Level.ERROR)
-    kind: Kind = given.kind or kind_of(given.config, given.settings)
-    return anyio.run(_until_signal, partial(_report, kind, _load(kind, given), given))
+    kind: Kind = arguments.kind or kind_of(arguments.config, arguments.settings)
+    return anyio.run(_until_signal, partial(_report, kind, _load(kind, arguments), arguments))
 
 
 def kind_of(file: str | None, words: Iterable[str]) -> Kind:
@@ -109,31 +109,31 @@ def kind_of(file: str | None, words: Iterable[str]) -> Kind:
     return "rollout" if more else "synth"
 
 
-def _load(kind: Kind, given: argparse.Namespace) -> _Checked:
+def _load(kind: Kind, arguments: argparse.Namespace) -> _Checked:
     """Load the settings of a run."""
     if kind == "synth":
-        synthesis = load_synthesis_config(given.config, given.settings)
+        synthesis = load_synthesis_config(arguments.config, arguments.settings)
         unused = ("verifier",) if synthesis.verifier != "model" else ()
         roles = [role for role in synthesis.role_models if role not in unused]
         return _Checked(synthesis, {role: synthesis.model_for(role) for role in roles})
     if kind == "rollout" or kind == "eval":
-        described = kind == "eval" and given.config and set(read_file(given.config, {})) >= _BENCHMARK
+        described = kind == "eval" and arguments.config and set(read_file(arguments.config, {})) >= _BENCHMARK
         if described:
-            rollout = load_rollout_config(None, given.settings, {"benchmark_name": given.config})
+            rollout = load_rollout_config(None, arguments.settings, {"benchmark_name": arguments.config})
         else:
-            rollout = load_rollout_config(given.config, given.settings)
+            rollout = load_rollout_config(arguments.config, arguments.settings)
         return _Checked(rollout, rollout.models)
     # These need an extra.
     if kind == "train":
         from agentflow.learner import load_train_config
 
-        training = load_train_config(given.config, given.settings)
+        training = load_train_config(arguments.config, arguments.settings)
         models = training.episodes.models
         own_agent = False
     else:
         from agentflow.tuner import load_tune_config
 
-        training = load_tune_config(given.config, given.settings)
+        training = load_tune_config(arguments.config, arguments.settings)
         models = training.wanted_models()
         own_agent = training.solve != "team"
     served = ("policy", "frozen")
@@ -157,68 +157,72 @@ async def _until_signal(work: Callable[[], Awaitable[int]]) -> int:
     return status
 
 
-async def _report(kind: Kind, checked: _Checked, given: argparse.Namespace) -> int:
+async def _report(kind: Kind, checked: _Checked, arguments: argparse.Namespace) -> int:
     results: list[CheckResult] = []
 
-    def say(name: str, works: bool | None, text: str, /, **figures: float) -> None:
+    def report_line(name: str, works: bool | None, text: str, /, **figures: float) -> None:
         results.append(CheckResult(name, works, printable(" ".join(text.split())), figures))
-        if not given.json:
+        if not arguments.json:
             sys.stdout.write(f"{_MARKS[works]} {name:<9} {results[-1].text}\n")
             sys.stdout.flush()
 
-    say("settings", True, f"{given.config or 'none given'}, for agentflow {kind}")
-    await _check(kind, checked, say)
+    report_line("settings", True, f"{arguments.config or 'none given'}, for agentflow {kind}")
+    await _check(kind, checked, report_line)
     if checked.training is not None:
-        if given.quick:
-            say("trial", None, "left out because of --quick: no policy was loaded and no engine started")
+        if arguments.quick:
+            report_line(
+                "trial", None, "left out because of --quick: no policy was loaded and no engine started"
+            )
         elif any(result.works is False for result in results):
-            say("trial", None, "left out because a part above does not work")
+            report_line("trial", None, "left out because a part above does not work")
         else:
-            await _try_training(checked.training, say)
+            await _try_training(checked.training, report_line)
     status = Exit.FAILED if any(result.works is False for result in results) else Exit.DONE
-    if given.json:
+    if arguments.json:
         print_json({"status": int(status), "checks": [result._asdict() for result in results]})
     return status
 
 
-async def _check(kind: Kind, checked: _Checked, say: Say) -> None:
+async def _check(kind: Kind, checked: _Checked, report_line: Say) -> None:
     """Try the parts in the order in which a run needs them; one that does not work does not end the others."""
     run = checked.run
-    assignment = await _read_work(kind, checked, say)
+    assignment = await _read_work(kind, checked, report_line)
     cards: list[ToolCard] = []
-    if not checked.own_agent or _solve_takes_sandbox(checked, say):
-        cards = await _try_tools(run, say)
+    if not checked.own_agent or _solve_takes_sandbox(checked, report_line):
+        cards = await _try_tools(run, report_line)
     async with AsyncExitStack() as stack:
         models: dict[str, OpenModel] = {}
         for settings, roles in _distinct(checked.models):
             name = f"{settings.name} ({', '.join(roles)})"
             if settings.name in ("offline", "frozen"):
-                say("model", None, f"{name}: needs no key and no call")
+                report_line("model", None, f"{name}: needs no key and no call")
                 continue
             try:
                 model = await stack.enter_async_context(make_model(settings, Accounts()))
                 text = await _answer(model, roles, cards, grows=isinstance(run, SynthesisConfig))
-                say("model", True, f"{name} {text}")
+                report_line("model", True, f"{name} {text}")
                 models |= dict.fromkeys(roles, model)
             except AgentFlowError as error:
-                say("model", False, f"{name}: {error}")
+                report_line("model", False, f"{name}: {error}")
         if assignment is not None and isinstance(run, RolloutConfig) and run.evaluate_results:
-            await _try_reward(checked, assignment, models.get("judge"), say)
+            await _try_reward(checked, assignment, models.get("judge"), report_line)
 
 
-async def _read_work(kind: Kind, checked: _Checked, say: Say) -> Assignment | None:
+async def _read_work(kind: Kind, checked: _Checked, report_line: Say) -> Assignment | None:
     """Read the seeds or the tasks."""
     run, training = checked.run, checked.training
     try:
         if isinstance(run, SynthesisConfig):
-            say("seeds", True, f"{len(seeds_for(run))} in {run.seeds_file or 'the bundled file'}")
+            report_line("seeds", True, f"{len(seeds_for(run))} in {run.seeds_file or 'the bundled file'}")
             return None
         if kind == "eval" and not (run.data_path or run.benchmark_name):
-            say("tasks", None, "named by the command: agentflow eval NAME")
+            report_line("tasks", None, "named by the command: agentflow eval NAME")
             return None
         reader = None if training is None else training.reader_for("training")
         if training is not None and training.schedule.replay is not None:
-            say("tasks", None, f"none: the stored rollouts of {training.schedule.replay} are replayed")
+            report_line(
+                "tasks", None, f"none: the stored rollouts of {training.schedule.replay} are replayed"
+            )
             return None
         if reader is None:
             assignment = assign_tasks(run)
@@ -226,13 +230,13 @@ async def _read_work(kind: Kind, checked: _Checked, say: Say) -> Assignment | No
             tasks = (await aprepare_tasks(reader)).tasks
             assignment = assign(with_own_scorers(run, tasks), tasks)
     except AgentFlowError as error:
-        say("seeds" if isinstance(run, SynthesisConfig) else "tasks", False, str(error))
+        report_line("seeds" if isinstance(run, SynthesisConfig) else "tasks", False, str(error))
         return None
-    say("tasks", True, f"{len(assignment.tasks)} of {assignment.name}, metric {assignment.metric}")
+    report_line("tasks", True, f"{len(assignment.tasks)} of {assignment.name}, metric {assignment.metric}")
     return assignment
 
 
-def _solve_takes_sandbox(checked: _Checked, say: Say) -> bool:
+def _solve_takes_sandbox(checked: _Checked, report_line: Say) -> bool:
     """Find the agent of a tuning; return whether it works in a sandbox."""
     from agentflow.tuner import TuneConfig, tune_run
     from agentflow.tuner.judges import takes_sandbox
@@ -240,19 +244,19 @@ def _solve_takes_sandbox(checked: _Checked, say: Say) -> bool:
     config = checked.training
     assert isinstance(config, TuneConfig), "only a tuning has an agent of its own"
     if not config.solve:
-        say("agent", None, "none: clients of agentflow swarm serve play the episodes")
+        report_line("agent", None, "none: clients of agentflow swarm serve play the episodes")
         return False
     try:
         tune_run(config)
-        say("agent", True, config.solve)
+        report_line("agent", True, config.solve)
         solve = import_object(config.solve)
         return callable(solve) and takes_sandbox(solve)
     except AgentFlowError as error:
-        say("agent", False, str(error))
+        report_line("agent", False, str(error))
         return False
 
 
-async def _try_tools(run: SynthesisConfig | RolloutConfig, say: Say) -> list[ToolCard]:
+async def _try_tools(run: SynthesisConfig | RolloutConfig, report_line: Say) -> list[ToolCard]:
     """Start the backends of all requested tools; return the tools that work as the roles see them."""
     try:
         settings, broken = sandbox_settings(run)
@@ -261,14 +265,14 @@ async def _try_tools(run: SynthesisConfig | RolloutConfig, say: Say) -> list[Too
         async with Sandbox(settings, backends=backends) as sandbox:
             chosen = await choose_tools(sandbox, run.model_copy(update={"on_missing_tool": "drop"}), broken)
     except AgentFlowError as error:
-        say("tools", False, str(error))
+        report_line("tools", False, str(error))
         return []
     for name, reason in chosen.dropped.items():
         spared = run.on_missing_tool == "drop" or name in chosen.optional
-        say("tools", None if spared else False, f"{name}: {reason}")
-    say("tools", True, ", ".join(tool.name for tool in chosen.tools))
+        report_line("tools", None if spared else False, f"{name}: {reason}")
+    report_line("tools", True, ", ".join(tool.name for tool in chosen.tools))
     if chosen.corpus:
-        say("corpus", True, chosen.corpus)
+        report_line("corpus", True, chosen.corpus)
     return [card_of(tool, {}) for tool in chosen.tools]
 
 
@@ -295,12 +299,14 @@ async def _answer(model: OpenModel, roles: Sequence[str], tools: Sequence[ToolCa
     :raises AgentFlowError: if the model can't be used, or its answer is not what the schema says.
     """
     wanted = {role: role_schema(role, tools, grows=grows) for role in roles if tools}
-    role, found = next(((role, found) for role, found in wanted.items() if found), ("", None))
-    if found is None:
+    role, role_reply = next(
+        ((role, role_reply) for role, role_reply in wanted.items() if role_reply), ("", None)
+    )
+    if role_reply is None:
         question = Message("user", (TextPart("Reply with the single word: ready"),))
         completion = await model.complete(Call(role="check", messages=(question,), reply=str))
         return f"answered {completion.text.strip()[:_SHOWN]!r}, {_tokens(completion.usage)} tokens"
-    kind, schema = found
+    kind, schema = role_reply
     question = Message("user", (TextPart(f"Invent an example of a {kind.__name__}, as short as possible."),))
     try:
         answered = await model.complete(Call(role="check", messages=(question,), reply=kind, schema=schema))
@@ -320,22 +326,26 @@ def _tokens(usage: Usage) -> int:
     return usage.prompt_tokens + usage.completion_tokens
 
 
-async def _try_reward(checked: _Checked, assignment: Assignment, judge: OpenModel | None, say: Say) -> None:
+async def _try_reward(
+    checked: _Checked, assignment: Assignment, judge: OpenModel | None, report_line: Say
+) -> None:
     """Score the reference answer of the first task."""
     task = assignment.tasks[0]
     answer = task.references[0] if task.references else ""
     try:
         name, score, failure = await _reward_of(checked, assignment, judge, answer)
     except AgentFlowError as error:
-        say("reward", False, str(error))
+        report_line("reward", False, str(error))
         return
     if failure:
         # A function may need more of an episode than its answer; the trial has one.
-        own = ":" in name or checked.own_agent
-        say("reward", None if own and checked.training is not None else False, f"{name}: {failure}")
+        is_custom = ":" in name or checked.own_agent
+        report_line(
+            "reward", None if is_custom and checked.training is not None else False, f"{name}: {failure}"
+        )
         return
     text = f"{name}: {score:g} for the reference answer of task {task.id}, {answer[:_SHOWN]!r}"
-    say("reward", True if score else None, text)
+    report_line("reward", True if score else None, text)
 
 
 async def _reward_of(
@@ -350,14 +360,14 @@ async def _reward_of(
     from agentflow.gateway import EpisodeOutcome
     from agentflow.tuner.judges import Judged, make_judge
 
-    own = make_judge(spec, model=judge)
-    if own.needs_sandbox:
-        return own.name, 0.0, ""
-    await own.prepare([task])
-    outcome = await own.judge(Judged(task=task, outcome=EpisodeOutcome(answer=answer)))
+    reward_judge = make_judge(spec, model=judge)
+    if reward_judge.needs_sandbox:
+        return reward_judge.name, 0.0, ""
+    await reward_judge.prepare([task])
+    outcome = await reward_judge.judge(Judged(task=task, outcome=EpisodeOutcome(answer=answer)))
     reward = outcome.reward
     score = sum(reward.values()) if isinstance(reward, dict) else reward
-    return own.name, score or 0.0, outcome.failure or ""
+    return reward_judge.name, score or 0.0, outcome.failure or ""
 
 
 _PHASES = {
@@ -372,7 +382,7 @@ _PHASES = {
 """Part and text of each phase of a trial."""
 
 
-async def _try_training(config: "TrainConfig", say: Say) -> None:
+async def _try_training(config: "TrainConfig", report_line: Say) -> None:
     """Run the training small, and print the seconds of its phases, its memory, and the time of the whole run."""
     from agentflow.learner import TrainRun, TrialResult, try_training
     from agentflow.tuner import TuneConfig, tune_run
@@ -385,18 +395,18 @@ async def _try_training(config: "TrainConfig", say: Say) -> None:
     elif isinstance(config, TuneConfig) and not config.solve:
         unable = "clients play the episodes"
     if unable:
-        say("trial", None, f"left out: {unable}")
+        report_line("trial", None, f"left out: {unable}")
         return
-    told: list[str] = []
+    reported_phases: list[str] = []
 
     def report(phase: str, trial: TrialResult) -> None:
-        told.append(phase)
+        reported_phases.append(phase)
         name, text = _PHASES[phase]
         seconds = trial.seconds[phase]
         if phase == "rollouts":
             rate = trial.sampled / seconds if seconds else 0.0
             text = f"{trial.sampled} tokens sampled, {rate:.1f} per second, reward {trial.reward or 0.0:g}"
-        say(name, True, f"{seconds:.1f} s: {text}", seconds=seconds)
+        report_line(name, True, f"{seconds:.1f} s: {text}", seconds=seconds)
 
     def make(small: "TrainConfig") -> TrainRun:
         return tune_run(small) if isinstance(small, TuneConfig) else TrainRun(small)
@@ -404,9 +414,9 @@ async def _try_training(config: "TrainConfig", say: Say) -> None:
     try:
         trial = await try_training(config, make, report)
     except Exception as error:  # boundary: a part that does not work is one line, whatever raised
-        phase = next((name for phase, (name, _) in _PHASES.items() if phase not in told), "trial")
+        phase = next((name for phase, (name, _) in _PHASES.items() if phase not in reported_phases), "trial")
         cause = unwrap_group(error)
-        say(phase, False, str(cause) if isinstance(cause, AgentFlowError) else error_line(cause))
+        report_line(phase, False, str(cause) if isinstance(cause, AgentFlowError) else error_line(cause))
         return
     memory = {
         "trainer": trial.trainer_bytes,
@@ -414,16 +424,16 @@ async def _try_training(config: "TrainConfig", say: Say) -> None:
         "trainer on the GPU": trial.gpu_bytes,
     }
     shown = ", ".join(f"{name} {size / _GIB:.1f} GiB" for name, size in memory.items() if size)
-    say(
+    report_line(
         "memory", True, f"{shown} at the peak",
         trainer_bytes=trial.trainer_bytes, engine_bytes=trial.engine_bytes, gpu_bytes=trial.gpu_bytes,
     )  # fmt: skip
     estimate = trial.estimate(config)
     if estimate is None:
-        say("time", None, "unknown: set schedule.steps")
+        report_line("time", None, "unknown: set schedule.steps")
         return
     steps, least, most = estimate
     episodes = config.schedule.tasks_per_step * config.schedule.episodes_per_task
     text = f"{steps} steps of {episodes} episodes: {duration_text(least)} to {duration_text(most)}"
     ranges = "episodes at full speed side by side, or one after the other; longer answers take longer"
-    say("time", True, f"{text} ({ranges})", steps=steps, seconds_least=least, seconds_most=most)
+    report_line("time", True, f"{text} ({ranges})", steps=steps, seconds_least=least, seconds_most=most)

@@ -10,9 +10,9 @@ from agentflow.cli._main import command_parser
 from agentflow.cli._output import Exit, write_out
 
 
-def run_completion(given: argparse.Namespace) -> int:
+def run_completion(arguments: argparse.Namespace) -> int:
     """Print the script and return the exit status."""
-    script = shtab.complete(command_parser(), shell=given.shell)
+    script = shtab.complete(command_parser(), shell=arguments.shell)
     return Exit.DONE if write_out(partial(_print, script)) else Exit.INTERRUPTED
 
 

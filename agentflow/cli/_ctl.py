@@ -44,56 +44,56 @@ _NOTHING = StatusOutput(
 )  # fmt: skip
 
 
-def run_ctl(given: argparse.Namespace) -> int:
+def run_ctl(parsed: argparse.Namespace) -> int:
     """Run the command and return its exit status.
 
     :raises AgentFlowError: one line, if it fails.
     """
-    if given.action == "watch":
-        return _watch(given)
-    if given.action == "open":
+    if parsed.action == "watch":
+        return _watch(parsed)
+    if parsed.action == "open":
         from agentflow.cli._view import view_runs
 
-        if given.url:
+        if parsed.url:
             raise ConfigurationError(
                 "--url: the page reads the files of the run; name its output_dir with --dir"
             )
-        _address(Path(given.dir))
-        return view_runs(given.dir, port=given.port, opens=not given.no_open, as_json=given.json)
-    adds = given.action == "add"
-    words: list[str] = given.seeds if adds else []
-    place = given.place if not adds else words.pop(0) if _JOURNAL.match(words[0]) else ""
+        _address(Path(parsed.dir))
+        return view_runs(parsed.dir, port=parsed.port, opens=not parsed.no_open, as_json=parsed.json)
+    adds = parsed.action == "add"
+    words: list[str] = parsed.seeds if adds else []
+    location = parsed.place if not adds else words.pop(0) if _JOURNAL.match(words[0]) else ""
     if adds and not words:
         raise ConfigurationError("add: name the seeds after the journal")
     seeds = [seed for text in words for seed in load_seeds(text)]
-    if not place and not adds and given.journal:
+    if not location and not adds and parsed.journal:
         raise ConfigurationError("--journal: name the folder whose settings name it, too")
-    if place:
+    if location:
         from agentflow.cli._watch import command_place
 
-        if given.url:
-            raise ConfigurationError(f"--url: leave it out; a run in {place} is commanded by its journal")
+        if parsed.url:
+            raise ConfigurationError(f"--url: leave it out; a run in {location} is commanded by its journal")
         answers = command_place(
-            place,
-            given.action,
-            journal="" if adds else given.journal,
-            run=given.run,
+            location,
+            parsed.action,
+            journal="" if adds else parsed.journal,
+            run=parsed.run,
             seeds=seeds,
-            origin=given.name if adds else "",
+            origin=parsed.name if adds else "",
         )
-    elif given.run:
+    elif parsed.run:
         raise ConfigurationError("--run: name the journal of the run, too")
     else:
-        verb = "add_seeds" if adds else given.action
-        arguments: dict[str, object] = {"seeds": seeds, "name": given.name} if adds else {}
-        answers = [anyio.run(_ask, control_address(given), f"run:{verb}", arguments)]
+        verb = "add_seeds" if adds else parsed.action
+        arguments: dict[str, object] = {"seeds": seeds, "name": parsed.name} if adds else {}
+        answers = [anyio.run(_ask, control_address(parsed), f"run:{verb}", arguments)]
     for answer in answers:
-        _print(given, answer)
+        _print(parsed, answer)
     return Exit.DONE
 
 
-def _print(given: argparse.Namespace, answer: Mapping[str, object]) -> None:
-    if given.json:
+def _print(arguments: argparse.Namespace, answer: Mapping[str, object]) -> None:
+    if arguments.json:
         print_json(answer)
         return
     shown = {name: value for name, value in answer.items() if value != ""}
@@ -118,19 +118,19 @@ async def _call(sandbox: Sandbox, tool: str, arguments: dict[str, object]) -> di
     return result.data
 
 
-def control_address(given: argparse.Namespace) -> ControlAddress:
+def control_address(arguments: argparse.Namespace) -> ControlAddress:
     """Return the address that the arguments of a command name.
 
     :raises AgentFlowError: one line, if there is none.
     """
-    if not given.url:
-        return _address(Path(given.dir))
-    token = given.token or os.environ.get(TOKEN_VARIABLE, "")
+    if not arguments.url:
+        return _address(Path(arguments.dir))
+    token = arguments.token or os.environ.get(TOKEN_VARIABLE, "")
     if not token:
         raise ConfigurationError(
             f"token: it is missing; pass --token, or set {TOKEN_VARIABLE}; it is in {CONTROL_FILE}"
         )
-    return ControlAddress(given.url, token)
+    return ControlAddress(arguments.url, token)
 
 
 def _address(folder: Path) -> ControlAddress:
@@ -165,22 +165,24 @@ def _text(value: object) -> str:
     return "–" if value is None else str(value)
 
 
-def _watch(given: argparse.Namespace) -> int:
+def _watch(arguments: argparse.Namespace) -> int:
     """Show the progress of a run until it ends; it goes on if this process is interrupted."""
-    if given.place:
+    if arguments.place:
         from agentflow.cli._watch import watch_place
 
-        if given.url:
-            raise ConfigurationError(f"--url: leave it out; {given.place} is followed by its journal")
-        return watch_place(given.place, journal=given.journal, patience=given.patience, as_json=given.json)
-    if not (math.isfinite(given.patience) and given.patience >= 0):
+        if arguments.url:
+            raise ConfigurationError(f"--url: leave it out; {arguments.place} is followed by its journal")
+        return watch_place(
+            arguments.place, journal=arguments.journal, patience=arguments.patience, as_json=arguments.json
+        )
+    if not (math.isfinite(arguments.patience) and arguments.patience >= 0):
         raise ConfigurationError("--patience: give a number of seconds, 0 or more")
-    watch = _RunWatch(given)
+    watch = _RunWatch(arguments)
     watch.has_ended()  # refused before anything is shown, if there is no run
-    if given.json:
+    if arguments.json:
         anyio.run(watch.run, None)
         return watch.exit()
-    view = RunView(watch.status, {"watched": given.url or given.dir}, synth_fields, watch.table)
+    view = RunView(watch.status, {"watched": arguments.url or arguments.dir}, synth_fields, watch.table)
     with open_display(view) as show_progress:
         anyio.run(watch.run, show_progress)
     return watch.exit() if write_out(watch.print_end) else Exit.INTERRUPTED
@@ -189,9 +191,9 @@ def _watch(given: argparse.Namespace) -> int:
 class _RunWatch:
     """Progress of a run that was started elsewhere, read from its control server again and again."""
 
-    def __init__(self, given: argparse.Namespace) -> None:
-        self._given = given
-        self._address = control_address(given) if given.url else None
+    def __init__(self, arguments: argparse.Namespace) -> None:
+        self._arguments = arguments
+        self._address = control_address(arguments) if arguments.url else None
         self._seen: StatusOutput | None = None
         self._lost = False
 
@@ -244,7 +246,7 @@ class _RunWatch:
         waiting_since: float | None = None
         while not self.has_ended():
             try:
-                address = self._address or _address(Path(self._given.dir))
+                address = self._address or _address(Path(self._arguments.dir))
                 async with Sandbox(address.url, token=address.token, timeout=ANSWER_SECONDS) as sandbox:
                     while True:
                         await self._read(sandbox)
@@ -264,20 +266,20 @@ class _RunWatch:
             self._lost = True
             now = anyio.current_time()
             waiting_since = now if waiting_since is None else waiting_since
-            if now - waiting_since >= self._given.patience and not self._is_alive():
+            if now - waiting_since >= self._arguments.patience and not self._is_alive():
                 raise AgentFlowError(self._lost_line())
             await anyio.sleep(WATCH_SECONDS)
 
     async def _read(self, sandbox: Sandbox) -> None:
-        known = "" if self._seen is None or self._lost else self._seen.phase
-        answer = await _call(sandbox, "run:status", {"known_phase": known, "wait_seconds": WATCH_SECONDS})
+        phase = "" if self._seen is None or self._lost else self._seen.phase
+        answer = await _call(sandbox, "run:status", {"known_phase": phase, "wait_seconds": WATCH_SECONDS})
         try:
             seen = StatusOutput.model_validate(answer)
         except ValidationError:
             raise AgentFlowError(
                 "the run is of another version of agentflow; use agentflow ctl status"
             ) from None
-        if self._given.json and seen != self._seen:
+        if self._arguments.json and seen != self._seen:
             print_json(answer)
             sys.stdout.flush()
         self._seen, self._lost = seen, False
@@ -289,7 +291,7 @@ class _RunWatch:
         """
         if self._address is not None:
             return self._lost and self._seen is not None and self._seen.phase in _LAST
-        folder = Path(self._given.dir)
+        folder = Path(self._arguments.dir)
         if (folder / CONTROL_FILE).exists() or is_output_active(folder):
             return False
         if self._seen is None:
@@ -302,13 +304,13 @@ class _RunWatch:
         if self._address is not None:
             return False
         try:
-            _address(Path(self._given.dir))
+            _address(Path(self._arguments.dir))
         except _NoRun:
             return False
         return True
 
     def _lost_line(self) -> str:
-        where = self._address.url if self._address is not None else self._given.dir
+        where = self._address.url if self._address is not None else self._arguments.dir
         if self._seen is None:
             return (
                 f"no run responds in {where}: it was killed, or has no control server; "

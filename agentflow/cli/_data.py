@@ -16,23 +16,23 @@ from agentflow.readers import PreparedTasks, ReaderSettings, prepare_tasks, task
 from agentflow.settings import Settings, load_settings
 
 
-def run_data(given: argparse.Namespace) -> int:
+def run_data(arguments: argparse.Namespace) -> int:
     """Run the command and return its exit status.
 
     :raises ConfigurationError: one line, if something can't be read or written.
     """
-    if given.action == "read":
-        return _read(given)
+    if arguments.action == "read":
+        return _read(arguments)
     prepared = prepare(
-        given.output,
-        search=given.search,
-        math=given.math,
-        aime24=given.aime24,
-        validation=given.validation,
-        limit=given.limit,
-        seed=given.seed,
+        arguments.output,
+        search=arguments.search,
+        math=arguments.math,
+        aime24=arguments.aime24,
+        validation=arguments.validation,
+        limit=arguments.limit,
+        seed=arguments.seed,
     )
-    read = write_out(partial(_show, prepared, given.output, as_json=given.json))
+    read = write_out(partial(_show, prepared, arguments.output, as_json=arguments.json))
     return Exit.DONE if read else Exit.INTERRUPTED
 
 
@@ -56,24 +56,24 @@ class _ReadSettings(Settings):
 _WIDTH = 100
 
 
-def _read(given: argparse.Namespace) -> int:
+def _read(arguments: argparse.Namespace) -> int:
     """Read tasks, write them, and show counts and the first ones."""
-    words = ["reader.source=source", *(f"reader.{word}" for word in given.words)]
+    words = ["reader.source=source", *(f"reader.{word}" for word in arguments.words)]
     reader = load_settings(_ReadSettings, overrides=words).reader
-    prepared = prepare_tasks(reader.model_copy(update={"source": given.source}))
+    prepared = prepare_tasks(reader.model_copy(update={"source": arguments.source}))
     if not prepared.tasks:
         raise ConfigurationError(
-            f"{given.source}: no task is left; {_counts(prepared.left_out) or 'it has none'}"
+            f"{arguments.source}: no task is left; {_counts(prepared.left_out) or 'it has none'}"
         )
-    if given.output is not None:
+    if arguments.output is not None:
         lines = [msgspec.json.encode(task_record(task)) + b"\n" for task in prepared.tasks]
-        path = Path(given.output)
+        path = Path(arguments.output)
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             replace_file(path, b"".join(lines))
         except OSError as error:
             raise ConfigurationError(f"{path}: can't be written: {error.strerror or error}") from None
-    read = write_out(partial(_show_tasks, prepared, given.output, given.show, as_json=given.json))
+    read = write_out(partial(_show_tasks, prepared, arguments.output, arguments.show, as_json=arguments.json))
     return Exit.DONE if read else Exit.INTERRUPTED
 
 

@@ -59,11 +59,11 @@ class RunView(Generic[ViewedStatus]):
     """Table on a terminal."""
 
 
-def run_fields(status: RunStatus, **own: object) -> dict[str, object]:
+def run_fields(status: RunStatus, **kind_fields: object) -> dict[str, object]:
     """Return the fields of a line: the phase, the given ones, and the consumption."""
     return {
         "phase": status.phase.value,
-        **own,
+        **kind_fields,
         "calls_in_flight": status.calls_in_flight,
         "calls_failed": status.calls_failed,
         # Not named "tokens": values under names of secrets are masked in logs.

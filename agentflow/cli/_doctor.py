@@ -30,24 +30,26 @@ _MARKS = {
 }
 
 
-def run_doctor(given: argparse.Namespace) -> int:
+def run_doctor(arguments: argparse.Namespace) -> int:
     """Run the checks and print the results; the status is `FAILED` if a named or essential part does not work.
 
     :raises ConfigurationError: if a name is unknown, or no service has a key.
     """
     answers: list[RecordedAnswer] = []
-    if given.live:
-        found, answers = anyio.run(examine_live, given.names, read_environment())
+    if arguments.live:
+        parts, answers = anyio.run(examine_live, arguments.names, read_environment())
     else:
-        found = anyio.run(examine, given.names, read_environment())
-    if given.json:
-        sys.stdout.write(json.dumps([msgspec.to_builtins(one) for one in found]) + "\n")
-    elif not write_out(partial(_show, found, given.names)):
+        parts = anyio.run(examine, arguments.names, read_environment())
+    if arguments.json:
+        sys.stdout.write(json.dumps([msgspec.to_builtins(part) for part in parts]) + "\n")
+    elif not write_out(partial(_show, parts, arguments.names)):
         return Exit.INTERRUPTED
     if answers:
-        _record(answers, Path(given.record))
-    needed = [one for one in found if given.live or given.names or (one.area, one.name) in ESSENTIAL]
-    return Exit.FAILED if any(one.state is DiagnosisState.MISSING for one in needed) else Exit.DONE
+        _record(answers, Path(arguments.record))
+    needed = [
+        part for part in parts if arguments.live or arguments.names or (part.area, part.name) in ESSENTIAL
+    ]
+    return Exit.FAILED if any(part.state is DiagnosisState.MISSING for part in needed) else Exit.DONE
 
 
 def _record(answers: Sequence[RecordedAnswer], path: Path) -> None:
@@ -59,7 +61,7 @@ def _record(answers: Sequence[RecordedAnswer], path: Path) -> None:
     print_progress(f"{path}: {len(answers)} answers added")
 
 
-def _show(found: Sequence[Diagnosis], named: Sequence[str]) -> None:
+def _show(parts: Sequence[Diagnosis], named: Sequence[str]) -> None:
     from rich.console import Console
 
     from agentflow.runs import PrintableData
@@ -68,28 +70,28 @@ def _show(found: Sequence[Diagnosis], named: Sequence[str]) -> None:
     console.push_render_hook(PrintableData())
     # Rich would exit the program on a broken pipe, so it does not write by itself.
     with console.capture() as captured:
-        _print(console, found, named)
+        _print(console, parts, named)
     sys.stdout.write(captured.get())
 
 
-def _print(console: "Console", found: Sequence[Diagnosis], named: Sequence[str]) -> None:
+def _print(console: "Console", parts: Sequence[Diagnosis], named: Sequence[str]) -> None:
     from rich.markup import escape
     from rich.table import Table
 
     for area in (*AREAS, "live"):
-        own = [one for one in found if one.area == area]
-        if not own:
+        shown = [part for part in parts if part.area == area]
+        if not shown:
             continue
         table = Table("", area, "", box=None, pad_edge=False, show_header=True, header_style="bold")
-        unset = [one for one in own if one.variable and one.name not in named]
-        for one in own:
-            if one not in unset:
-                table.add_row(_MARKS[one.state], one.name, escape(one.text))
+        unset = [part for part in shown if part.variable and part.name not in named]
+        for part in shown:
+            if part not in unset:
+                table.add_row(_MARKS[part.state], part.name, escape(part.text))
         if unset:
-            names = ", ".join(f"{one.name} ({one.variable})" for one in unset)
+            names = ", ".join(f"{part.name} ({part.variable})" for part in unset)
             table.add_row("–", "not set up", escape(names))
         console.print(table)
         console.print()
-    if commands := [one.command for one in found if one.command]:
+    if commands := [part.command for part in parts if part.command]:
         console.print("To install the rest:", style="bold")
         console.print(escape(" && ".join(commands)), soft_wrap=True)

@@ -54,13 +54,13 @@ class _Cell(NamedTuple):
     assignment: Assignment
 
 
-def run_eval(given: argparse.Namespace) -> int:
+def run_eval(arguments: argparse.Namespace) -> int:
     """Run the command and return its exit status.
 
     :raises AgentFlowError: one line, if it fails.
     """
     set_up_logging(Level.WARNING)
-    evaluation = _EvaluationRun(_cells(given))
+    evaluation = _EvaluationRun(_cells(arguments))
     start = {"rollouts": len(evaluation.cells), "output_dir": str(evaluation.folder)}
     with open_display(RunView(evaluation.status, start, _fields, _progress)) as show_progress:
         set_up_logging(Level.WARNING)
@@ -69,7 +69,7 @@ def run_eval(given: argparse.Namespace) -> int:
             for name in (__name__, RUN_LOGGER):
                 logging.getLogger(name).setLevel(Level.INFO.name)
         anyio.run(evaluation.run, show_progress)
-    read = write_out(partial(_show, evaluation, as_json=given.json))
+    read = write_out(partial(_show, evaluation, as_json=arguments.json))
     if not read or evaluation.interrupted:
         return Exit.INTERRUPTED
     if evaluation.refused:
@@ -77,25 +77,27 @@ def run_eval(given: argparse.Namespace) -> int:
     return Exit.STOPPED if evaluation.stopped else Exit.DONE
 
 
-def evaluated_configs(given: argparse.Namespace) -> list[RolloutConfig]:
+def evaluated_configs(arguments: argparse.Namespace) -> list[RolloutConfig]:
     """Return the settings of all rollouts of the command, in order.
 
     :raises ConfigurationError: one line, if they can't be used.
     """
-    return [cell.run.config for cell in _cells(given)]
+    return [cell.run.config for cell in _cells(arguments)]
 
 
-def _cells(given: argparse.Namespace) -> list[_Cell]:
+def _cells(arguments: argparse.Namespace) -> list[_Cell]:
     """Read and check all rollouts before the first one begins."""
-    models = [name for name in given.models.split(",") if name.strip()]
-    base = load_rollout_config(given.config, given.settings)
-    source = given.data or base.data_path
-    if source and given.benchmark == "all":
+    models = [name for name in arguments.models.split(",") if name.strip()]
+    base = load_rollout_config(arguments.config, arguments.settings)
+    source = arguments.data or base.data_path
+    if source and arguments.benchmark == "all":
         data = _published(source)
     else:
-        names = benchmark_names() if given.benchmark == "all" else [given.benchmark]
-        data = dict.fromkeys(names, given.data)
-    return [_cell(given, base, name, model, file) for name, file in data.items() for model in models or [""]]
+        names = benchmark_names() if arguments.benchmark == "all" else [arguments.benchmark]
+        data = dict.fromkeys(names, arguments.data)
+    return [
+        _cell(arguments, base, name, model, file) for name, file in data.items() for model in models or [""]
+    ]
 
 
 def _published(source: str) -> dict[str, str]:
@@ -108,24 +110,24 @@ def _published(source: str) -> dict[str, str]:
         raise ConfigurationError(
             "--data: one file can't be all benchmarks; name one of them, or a folder with their files"
         )
-    found = published_files(Path(source), benchmark_names())
-    if not found:
+    published = published_files(Path(source), benchmark_names())
+    if not published:
         raise ConfigurationError(
             f"--data: {source} has no file of a benchmark; call files or folders by its name, as in aime24.jsonl"
         )
     for name in benchmark_names():
-        sys.stderr.write(f"{name}: {found.get(name, 'no file, left out')}\n")
-    return {name: str(file) for name, file in found.items()}
+        sys.stderr.write(f"{name}: {published.get(name, 'no file, left out')}\n")
+    return {name: str(file) for name, file in published.items()}
 
 
 def _cell(
-    given: argparse.Namespace, base: RolloutConfig, benchmark: str, model: str, data: str | None
+    parsed: argparse.Namespace, base: RolloutConfig, benchmark: str, model: str, data: str | None
 ) -> _Cell:
     shown = model.strip() or ("offline" if base.offline else base.model_name)
     named = {
         "benchmark_name": benchmark,
-        "number_of_tasks": given.limit,
-        "samples": given.samples,
+        "number_of_tasks": parsed.limit,
+        "samples": parsed.samples,
         "model_name": model.strip(),
         "data_path": data,
         "parallel": not base.model_fields_set & {"max_workers", "parallel"},
@@ -135,8 +137,8 @@ def _cell(
         # The rollouts share the journal, where each is a run of its own.
         named["run_name"] = f"{base.run_name}/{_plain(benchmark)}/{_plain(shown)}"
     arguments = {name: value for name, value in named.items() if value}
-    config = load_rollout_config(given.config, given.settings, arguments)
-    run = RolloutRun(config, resume=given.resume, retry_failed=given.retry_failed)
+    config = load_rollout_config(parsed.config, parsed.settings, arguments)
+    run = RolloutRun(config, resume=parsed.resume, retry_failed=parsed.retry_failed)
     return _Cell(benchmark, shown, run, assign(config))
 
 

@@ -13,7 +13,7 @@ from agentflow.errors import AgentFlowError, ConfigurationError
 from agentflow.extras import DISTRIBUTION, PURPOSES, Extra, install_argv, list_extras
 
 
-def run_extras(given: argparse.Namespace) -> int:
+def run_extras(arguments: argparse.Namespace) -> int:
     """Run the command and return its exit status.
 
     :raises ConfigurationError: if a name is unknown, or nothing can install here.
@@ -24,9 +24,9 @@ def run_extras(given: argparse.Namespace) -> int:
         raise ConfigurationError(
             f"{sys.executable} has no metadata of {DISTRIBUTION}; install it with pip or uv from its wheel or checkout"
         )
-    if given.action == "add":
-        return _add(extras, given.names, dry_run=given.dry_run)
-    return Exit.DONE if write_out(partial(_show, extras, as_json=given.json)) else Exit.INTERRUPTED
+    if arguments.action == "add":
+        return _add(extras, arguments.names, dry_run=arguments.dry_run)
+    return Exit.DONE if write_out(partial(_show, extras, as_json=arguments.json)) else Exit.INTERRUPTED
 
 
 def _show(extras: Sequence[Extra], *, as_json: bool) -> None:

@@ -42,14 +42,14 @@ FILES = {"config.yaml": _SETTINGS, "seeds.jsonl": _SEEDS}
 """Content of the new files, by name."""
 
 
-def run_init(given: argparse.Namespace) -> int:
+def run_init(arguments: argparse.Namespace) -> int:
     """Write the files; nothing is written if one of them exists.
 
     :raises ConfigurationError: one line, if a file exists or can't be written.
     """
-    folder = Path(given.folder)
-    if given.example:
-        return _copy_example(given.example, folder, as_json=given.json)
+    folder = Path(arguments.folder)
+    if arguments.example:
+        return _copy_example(arguments.example, folder, as_json=arguments.json)
     for name in FILES:
         if (folder / name).exists():
             raise ConfigurationError(
@@ -64,10 +64,10 @@ def run_init(given: argparse.Namespace) -> int:
         raise ConfigurationError(
             f"{folder}: can't be written: {error.strerror}; name another folder"
         ) from None
-    if given.json:
+    if arguments.json:
         print_json({"files": [str(folder / name) for name in FILES]})
         return Exit.DONE
-    go = "" if folder.samefile(".") else f"cd {shlex.quote(given.folder)} && "
+    go = "" if folder.samefile(".") else f"cd {shlex.quote(arguments.folder)} && "
     sys.stdout.write(
         f"wrote {' and '.join(str(folder / name) for name in FILES)}\nnext: {go}agentflow check config.yaml\n"
     )

@@ -69,41 +69,41 @@ class _Launched(NamedTuple):
     """Names of the runs in the journal."""
 
 
-def run_launch(given: argparse.Namespace) -> int:
+def run_launch(arguments: argparse.Namespace) -> int:
     """Run the command and return its exit status.
 
     :raises AgentFlowError: one line, if it fails.
     """
-    words: list[str] = given.words
+    words: list[str] = arguments.words
     if not words or words[0] not in LAUNCHED:
         raise ConfigurationError(f"launch: name one of {', '.join(LAUNCHED)} after the options")
     command = parse_command(words)
     if getattr(command, "print_config", False):
         return main(words)
     if command.command == "train":
-        return _place_training(given, command)
+        return _place_training(arguments, command)
     configs = _configs(command)
-    if given.on in ("local", "k8s") and (given.working_dir or given.label):
+    if arguments.on in ("local", "k8s") and (arguments.working_dir or arguments.label):
         raise ConfigurationError("launch: --working-dir and --label are options of Ray clusters")
-    if given.on == "k8s":
-        return _print_job(given, command, configs[0])
+    if arguments.on == "k8s":
+        return _print_job(arguments, command, configs[0])
     launched = _launched(configs)
-    workers = _workers(given, words)
-    status = _watch(given, _Launch(workers, LaunchedRuns(launched.journal, launched.names)))
+    workers = _workers(arguments, words)
+    status = _watch(arguments, _Launch(workers, LaunchedRuns(launched.journal, launched.names)))
     # Nothing is left to do, so the ordinary command writes the files from the journal and prints the report.
     return main(words) if status == Exit.DONE else status
 
 
-def _watch(given: argparse.Namespace, launch: "_Launch") -> int:
+def _watch(arguments: argparse.Namespace, launch: "_Launch") -> int:
     """Run a launch with a progress display and return the exit status."""
-    start = {"on": given.on, "workers": given.workers, "command": given.words[0]}
+    start = {"on": arguments.on, "workers": arguments.workers, "command": arguments.words[0]}
     view = RunView(launch.status, start, _fields, _table)
     return watch_run(launch, launch.run, view, as_json=False, fields=dict, show=lambda: None)
 
 
-def _place_training(given: argparse.Namespace, command: argparse.Namespace) -> int:
+def _place_training(arguments: argparse.Namespace, command: argparse.Namespace) -> int:
     """Run a training as one process on one machine of a Ray cluster."""
-    if given.on in ("local", "k8s") or given.workers > 1:
+    if arguments.on in ("local", "k8s") or arguments.workers > 1:
         raise ConfigurationError(
             "launch: a training is one process on one machine of a Ray cluster; name the cluster, without --workers"
         )
@@ -118,7 +118,7 @@ def _place_training(given: argparse.Namespace, command: argparse.Namespace) -> i
         raise ConfigurationError(
             "launch: the training may run on any machine; set output_dir to an absolute path that all of them see"
         )
-    status = _watch(given, _Launch(_workers(given, given.words)))
+    status = _watch(arguments, _Launch(_workers(arguments, arguments.words)))
     if status == Exit.DONE:
         sys.stdout.write(
             f"The training has ended. Its model, figures and checkpoints are in {config.output}.\n"
@@ -160,7 +160,7 @@ def _launched(configs: Sequence[RunConfig]) -> _Launched:
     return _Launched(journal, frozenset(config.run_name for config in configs))
 
 
-def _print_job(given: argparse.Namespace, command: argparse.Namespace, config: RunConfig) -> int:
+def _print_job(arguments: argparse.Namespace, command: argparse.Namespace, config: RunConfig) -> int:
     """Print the manifests of the workers; the files that the settings name are part of them."""
     named: Sequence[str | None] = (
         command.config,
@@ -169,9 +169,15 @@ def _print_job(given: argparse.Namespace, command: argparse.Namespace, config: R
         getattr(config, "data_path", None),
     )
     files = dict.fromkeys(name for name in named if name and Path(name).is_file())
-    words, _ = _worker_words(given.words)  # secrets come from the cluster's
+    words, _ = _worker_words(arguments.words)  # secrets come from the cluster's
     sys.stdout.write(
-        render_job(words, workers=given.workers, image=given.image, secret=given.secret, files=list(files))
+        render_job(
+            words,
+            workers=arguments.workers,
+            image=arguments.image,
+            secret=arguments.secret,
+            files=list(files),
+        )
     )
     return Exit.DONE
 
@@ -190,28 +196,28 @@ def _worker_words(words: Sequence[str]) -> tuple[tuple[str, ...], dict[str, str]
     return tuple(plain), hidden
 
 
-def _workers(given: argparse.Namespace, words: Sequence[str]) -> _Workers:
+def _workers(arguments: argparse.Namespace, words: Sequence[str]) -> _Workers:
     """Return the workers of the place that `--on` names."""
     plain, hidden = _worker_words(words)
     trains = words[0] == "train"
     if not trains:
         plain = (*plain, f"launch_id={secrets.token_hex(8)}")
     command = WorkerCommand(plain, os.getcwd(), tuple(hidden.items()), shares_journal=not trains)
-    if given.on == "local":
-        return LocalWorkers(command, given.workers)
-    if not _CLUSTER.fullmatch(given.on):
+    if arguments.on == "local":
+        return LocalWorkers(command, arguments.workers)
+    if not _CLUSTER.fullmatch(arguments.on):
         raise ConfigurationError(
-            f"--on: {given.on} is no place; name local, k8s, auto, HOST:PORT or ray://HOST:PORT"
+            f"--on: {arguments.on} is no place; name local, k8s, auto, HOST:PORT or ray://HOST:PORT"
         )
     carried = {name: value for name, value in os.environ.items() if _CARRIED.fullmatch(name)}
-    folder = None if given.working_dir else command.folder
+    folder = None if arguments.working_dir else command.folder
     command = replace(command, folder=folder, environment=tuple({**carried, **hidden}.items()))
     return RayWorkers(
-        given.on,
+        arguments.on,
         command,
-        given.workers,
-        working_dir=_folder(given.working_dir),
-        label=_label(given.label),
+        arguments.workers,
+        working_dir=_folder(arguments.working_dir),
+        label=_label(arguments.label),
         max_machines=1 if trains else None,
     )
 

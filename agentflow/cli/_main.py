@@ -35,11 +35,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if arguments is None:
         hide_arguments(sys.argv)
     parser = command_parser()
-    given = _parsed(parser, arguments)
-    if given.command is None:
+    parsed = _parsed(parser, arguments)
+    if parsed.command is None:
         parser.print_help(sys.stderr)
         return Exit.REFUSED
-    return _run(given, parser.prog)
+    return _run(parsed, parser.prog)
 
 
 def command_parser() -> argparse.ArgumentParser:
@@ -110,28 +110,28 @@ def parse_command(arguments: Sequence[str]) -> argparse.Namespace:
 def _parsed(
     parser: argparse.ArgumentParser,
     arguments: Sequence[str] | None,
-    **known: str,
+    **preset: str,
 ) -> argparse.Namespace:
     """Parse the arguments; settings may be anywhere among them, which argparse alone does not support."""
     if "" in (sys.argv[1:] if arguments is None else arguments):
         parser.error("an argument is empty; set the variable that it comes from, or leave it out")
-    given, left = parser.parse_known_args(arguments, argparse.Namespace(**known))
-    if given.command and not known:
-        parser = CommandParser(prog=f"{parser.prog} {given.command}")  # an error names the command
-    if left and (not hasattr(given, "settings") or any(word.startswith("-") for word in left)):
+    parsed, left = parser.parse_known_args(arguments, argparse.Namespace(**preset))
+    if parsed.command and not preset:
+        parser = CommandParser(prog=f"{parser.prog} {parsed.command}")  # an error names the command
+    if left and (not hasattr(parsed, "settings") or any(word.startswith("-") for word in left)):
         parser.error(f"unrecognized arguments: {' '.join(left)}")
-    if hasattr(given, "settings"):
-        words = [*given.settings, *left]
+    if hasattr(parsed, "settings"):
+        words = [*parsed.settings, *left]
         # Not with `Path`, which raises for a long text.
         files = [word for word in words if "=" not in word or os.path.isfile(word)]
         for word in files:
             if not os.path.splitext(word)[1] and not os.path.exists(word):
                 parser.error(f"{word}: neither a settings file nor key=value")
-        given.settings = [word for word in words if word not in files]
-        if len(found := [*files, *([given.config] if given.config else [])]) > 1:
-            parser.error(f"{' and '.join(found)}: only one settings file can be given")
-        given.config = found[0] if found else None
-    return given
+        parsed.settings = [word for word in words if word not in files]
+        if len(config_files := [*files, *([parsed.config] if parsed.config else [])]) > 1:
+            parser.error(f"{' and '.join(config_files)}: only one settings file can be given")
+        parsed.config = config_files[0] if config_files else None
+    return parsed
 
 
 def _describe_init(parser: argparse.ArgumentParser) -> None:
@@ -448,11 +448,11 @@ def _describe_ctl(parser: argparse.ArgumentParser) -> None:
         lines = "; a line for each change" if name == "watch" else ""
         action.add_argument("--json", action="store_true", help=f"print the answer as JSON{lines}")
         if name == "watch":
-            place = "follow a run of any kind by its journal: its output_dir, a folder of several, or postgresql://…"
-            action.add_argument("place", nargs="?", default="", metavar="PLACE", help=place)
+            help_text = "follow a run of any kind by its journal: its output_dir, a folder of several, or postgresql://…"
+            action.add_argument("place", nargs="?", default="", metavar="PLACE", help=help_text)
         elif name not in ("add", "open"):
-            place = "command all processes of a run by its journal: its output_dir, or postgresql://…"
-            action.add_argument("place", nargs="?", default="", metavar="PLACE", help=place)
+            help_text = "command all processes of a run by its journal: its output_dir, or postgresql://…"
+            action.add_argument("place", nargs="?", default="", metavar="PLACE", help=help_text)
         if name not in ("add", "open"):
             _describe_journal(action)
         if name not in ("watch", "open"):
@@ -519,7 +519,7 @@ _EXTRAS = {
 """Extras that commands need."""
 
 
-def _run(given: argparse.Namespace, prog: str) -> int:
+def _run(arguments: argparse.Namespace, prog: str) -> int:
     """Call the command; every error ends as one line and an exit status."""
     # Names may hold bytes that are no text, and a terminal may know few letters.
     for stream in (sys.stdout, sys.stderr):
@@ -527,17 +527,19 @@ def _run(given: argparse.Namespace, prog: str) -> int:
             stream.reconfigure(errors="backslashreplace")
     try:
         _check_directory()
-        command = given.command.replace("-", "_")
+        command = arguments.command.replace("-", "_")
         home = _load(f"agentflow.cli._{_HOMES.get(command, command)}")
-        return getattr(home, f"run_{command}")(given)
+        return getattr(home, f"run_{command}")(arguments)
     except SystemExit:
         raise
     except BaseException as error:  # boundary: the user gets one line, whatever was raised
-        report = exit_report(error, what=f"{prog} {given.command}", extra=_EXTRAS.get(given.command, ""))
+        report = exit_report(
+            error, what=f"{prog} {arguments.command}", extra=_EXTRAS.get(arguments.command, "")
+        )
     if report.message:
         with suppress(BrokenPipeError):
             sys.stderr.write(f"{prog}: {report.message}\n")
-    if report.message and getattr(given, "json", False):
+    if report.message and getattr(arguments, "json", False):
         sys.stdout.write(json.dumps({"error": report.message, "status": report.status}) + "\n")
     return report.status
 

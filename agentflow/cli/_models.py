@@ -8,16 +8,16 @@ from agentflow.cli._output import Exit, print_json, print_progress, print_wide, 
 from agentflow.serving import KNOWN_MODELS, fetch_model, fetched_folder
 
 
-def run_models(given: argparse.Namespace) -> int:
+def run_models(arguments: argparse.Namespace) -> int:
     """Run the command and return its exit status.
 
     :raises AgentFlowError: one line, if the model can't be downloaded or written.
     """
-    if given.action != "fetch":
-        return Exit.DONE if write_out(partial(_show, as_json=given.json)) else Exit.INTERRUPTED
-    folder = fetch_model(given.name, given.to, dtype=given.dtype, report=print_progress)
-    if given.json:
-        print_json({"model": given.name, "dtype": given.dtype, "folder": str(folder)})
+    if arguments.action != "fetch":
+        return Exit.DONE if write_out(partial(_show, as_json=arguments.json)) else Exit.INTERRUPTED
+    folder = fetch_model(arguments.name, arguments.to, dtype=arguments.dtype, report=print_progress)
+    if arguments.json:
+        print_json({"model": arguments.name, "dtype": arguments.dtype, "folder": str(folder)})
     else:
         sys.stdout.write(f"{folder}\n")
     return Exit.DONE

@@ -23,24 +23,24 @@ from agentflow.synthesis.pipeline import SynthesisRun, seeds_for
 _OBSERVATION_CHARS = 160
 
 
-def run_preview(given: argparse.Namespace) -> int:
+def run_preview(arguments: argparse.Namespace) -> int:
     """Run two seeds or tasks in a temporary directory, and print what came of them.
 
     :raises AgentFlowError: one line, if it fails.
     """
-    kind = given.kind or kind_of(given.config, given.settings)
+    kind = arguments.kind or kind_of(arguments.config, arguments.settings)
     if kind in ("train", "tune"):
         raise ConfigurationError(
             f"preview: a training has none; agentflow {kind} backbone=debug prints its episodes"
         )
     with tempfile.TemporaryDirectory(prefix="agentflow-") as folder:
-        return (_preview_synthesis if kind == "synth" else _preview_rollout)(given, Path(folder))
+        return (_preview_synthesis if kind == "synth" else _preview_rollout)(arguments, Path(folder))
 
 
-def _preview_synthesis(given: argparse.Namespace, folder: Path) -> int:
-    config = load_synthesis_config(given.config, given.settings)
+def _preview_synthesis(arguments: argparse.Namespace, folder: Path) -> int:
+    config = load_synthesis_config(arguments.config, arguments.settings)
     every = seeds_for(config)
-    seeds = every[: given.number]
+    seeds = every[: arguments.number]
     config = config.model_copy(update={"journal": None, "control": False, "learner": None})
     run = SynthesisRun(config, folder)
 
@@ -57,16 +57,16 @@ def _preview_synthesis(given: argparse.Namespace, folder: Path) -> int:
                 console.print("")
                 for line in _tree_lines(tree):
                     console.print(line, no_wrap=False)
-                own = [pair for pair in pairs if pair["source_id"] == tree["source_id"]]
-                for pair in own:
+                tree_pairs = [pair for pair in pairs if pair["source_id"] == tree["source_id"]]
+                for pair in tree_pairs:
                     console.print(f"Q: {pair['question']}\nA: {pair['answer']}")
-                if not own:
+                if not tree_pairs:
                     console.print("no question was written")
             if run.report is not None and run.report.seeds:
                 console.print(f"\n{_cost_line(run.report, len(every))}")
 
     view = synth_view(run)
-    return watch_run(run, partial(run.run, seeds), view, as_json=given.json, fields=fields, show=show)
+    return watch_run(run, partial(run.run, seeds), view, as_json=arguments.json, fields=fields, show=show)
 
 
 def _estimate(report: Report, seeds: int) -> dict[str, float]:
@@ -85,18 +85,18 @@ def _estimate(report: Report, seeds: int) -> dict[str, float]:
 def _cost_line(report: Report, seeds: int) -> str:
     """Return one line about the cost of a pair, and that of the whole run."""
     whole = _estimate(report, seeds)
-    each = "no pair was kept"
+    per_pair = "no pair was kept"
     if report.pairs or report.tasks:
-        each = f"{report.calls_per_pair:g} calls and {report.tokens_per_pair:,.0f} tokens per kept pair"
-        each += f" ({report.check_calls_per_pair:g} and {report.check_tokens_per_pair:,.0f} of them to write and check it)"
+        per_pair = f"{report.calls_per_pair:g} calls and {report.tokens_per_pair:,.0f} tokens per kept pair"
+        per_pair += f" ({report.check_calls_per_pair:g} and {report.check_tokens_per_pair:,.0f} of them to write and check it)"
     cost = f", cost {whole['cost']:,.2f}" if whole["cost"] else ""
-    return f"{each}; all {seeds} seeds: about {whole['pairs']:,} pairs, {whole['calls']:,} calls, {whole['tokens']:,} tokens{cost}"
+    return f"{per_pair}; all {seeds} seeds: about {whole['pairs']:,} pairs, {whole['calls']:,} calls, {whole['tokens']:,} tokens{cost}"
 
 
-def _preview_rollout(given: argparse.Namespace, folder: Path) -> int:
-    config = load_rollout_config(given.config, given.settings)
+def _preview_rollout(arguments: argparse.Namespace, folder: Path) -> int:
+    config = load_rollout_config(arguments.config, arguments.settings)
     assignment = assign_tasks(config)
-    assignment = replace(assignment, tasks=assignment.tasks[: given.number], samples=1)
+    assignment = replace(assignment, tasks=assignment.tasks[: arguments.number], samples=1)
     update = {"journal": None, "output_dir": str(folder), "samples": 1, "save_results": True}
     run = RolloutRun(config.model_copy(update={**update, "trajectory_only": False}))
 
@@ -117,7 +117,7 @@ def _preview_rollout(given: argparse.Namespace, folder: Path) -> int:
                         console.print(f"{name:<10} {' '.join(str(value).split())}")
 
     work = partial(run.run, assignment)
-    return watch_run(run, work, rollout_view(run), as_json=given.json, fields=fields, show=show)
+    return watch_run(run, work, rollout_view(run), as_json=arguments.json, fields=fields, show=show)
 
 
 def _records(file: Path) -> list[dict[str, Any]]:

@@ -28,29 +28,29 @@ if TYPE_CHECKING:
     from rich.table import Table
 
 
-def run_rollout(given: argparse.Namespace) -> int:
+def run_rollout(arguments: argparse.Namespace) -> int:
     """Run the command and return its exit status.
 
     :raises AgentFlowError: one line, if it fails.
     """
-    named = {"data_path": given.data, "benchmark_name": given.benchmark}
+    named = {"data_path": arguments.data, "benchmark_name": arguments.benchmark}
     config = load_rollout_config(
-        given.config, given.settings, {name: value for name, value in named.items() if value}
+        arguments.config, arguments.settings, {name: value for name, value in named.items() if value}
     )
-    if given.print_config:
+    if arguments.print_config:
         sys.stdout.write(render_config(config))
         return Exit.DONE
     assignment = assign_tasks(config)
-    run = RolloutRun(config, resume=given.resume, retry_failed=given.retry_failed)
+    run = RolloutRun(config, resume=arguments.resume, retry_failed=arguments.retry_failed)
 
     def fields() -> dict[str, object]:
         output_dir = str(run.directory.folder)
-        own = {"nothing_to_do": run.nothing_to_do, "output_dir": output_dir, "notes": run.notes}
-        return {**own, "summary": run.summary}
+        run_fields = {"nothing_to_do": run.nothing_to_do, "output_dir": output_dir, "notes": run.notes}
+        return {**run_fields, "summary": run.summary}
 
     view = rollout_view(run)
     work = partial(run.run, assignment)
-    return watch_run(run, work, view, as_json=given.json, fields=fields, show=partial(_show, run))
+    return watch_run(run, work, view, as_json=arguments.json, fields=fields, show=partial(_show, run))
 
 
 def assign_tasks(config: RolloutConfig) -> Assignment:

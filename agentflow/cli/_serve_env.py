@@ -23,27 +23,27 @@ NO_TOKEN = "none"
 """Token that disables tokens."""
 
 
-def run_serve_env(given: argparse.Namespace) -> int:
+def run_serve_env(arguments: argparse.Namespace) -> int:
     """Serve tasks until Ctrl-C and return the exit status.
 
     :raises AgentFlowError: one line, if they can't be served.
     """
-    if given.verifiers_package:
+    if arguments.verifiers_package:
         sys.stdout.write(f"{verifiers_package()}\n")
         return Exit.DONE
-    overrides = [*([f"data_path={given.data}"] if given.data else []), *given.settings]
-    config = load_rollout_config(given.config, overrides)
-    if given.idle <= 0:
-        raise ConfigurationError(f"--idle: {given.idle:g} is no time; write seconds above 0")
-    return anyio.run(_serve, config, given)
+    overrides = [*([f"data_path={arguments.data}"] if arguments.data else []), *arguments.settings]
+    config = load_rollout_config(arguments.config, overrides)
+    if arguments.idle <= 0:
+        raise ConfigurationError(f"--idle: {arguments.idle:g} is no time; write seconds above 0")
+    return anyio.run(_serve, config, arguments)
 
 
-async def _serve(config: RolloutConfig, given: argparse.Namespace) -> int:
+async def _serve(config: RolloutConfig, arguments: argparse.Namespace) -> int:
     ended = Exit.DONE
-    token = given.token or os.environ.get(TOKEN, "")
+    token = arguments.token or os.environ.get(TOKEN, "")
     generated = "" if token else secrets.token_urlsafe(32)
     token = "" if token == NO_TOKEN else token or generated
-    limits = EnvironmentLimits(idle_seconds=given.idle)
+    limits = EnvironmentLimits(idle_seconds=arguments.idle)
     with anyio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals, ExitStack() as stack:
         async with anyio.create_task_group() as tasks:
 
@@ -56,16 +56,18 @@ async def _serve(config: RolloutConfig, given: argparse.Namespace) -> int:
             tasks.start_soon(listen)
             async with (
                 open_task_host(config) as opened,
-                serve_tasks(opened, address=given.host, port=given.port, token=token, limits=limits) as url,
+                serve_tasks(
+                    opened, address=arguments.host, port=arguments.port, token=token, limits=limits
+                ) as url,
             ):
-                known = {"url": url, "tasks": len(opened.tasks), "pid": os.getpid()}
-                shown = f"tasks of {opened.name} ({known['tasks']}) are served at {url}"
+                fields = {"url": url, "tasks": len(opened.tasks), "pid": os.getpid()}
+                shown = f"tasks of {opened.name} ({fields['tasks']}) are served at {url}"
                 if generated:
                     path = token_path(urlsplit(url).port or 0)
                     stack.enter_context(token_file(path, generated))
-                    known["token_file"] = str(path)
+                    fields["token_file"] = str(path)
                     shown += f"; the token is in {path}"
-                sys.stdout.write((json.dumps(known) if given.json else shown) + "\n")
+                sys.stdout.write((json.dumps(fields) if arguments.json else shown) + "\n")
                 sys.stdout.flush()
                 # The server runs until a signal; that is its regular end.
                 await anyio.sleep_forever()

@@ -18,37 +18,39 @@ from agentflow.serving import ModelServer, ServingSettings, install_engine, keep
 from agentflow.settings import load_settings
 
 
-def run_serve_model(given: argparse.Namespace) -> int:
+def run_serve_model(arguments: argparse.Namespace) -> int:
     """Serve a model until Ctrl-C and return the exit status.
 
     :raises AgentFlowError: one line, if it can't be served.
     """
-    if "=" in given.model:  # a setting: MODEL may be left out
-        given.settings.insert(0, given.model)
-        given.model = ""
-    if given.install:
-        install_engine(given.install, report=print_progress)
-        if not given.model:
+    if "=" in arguments.model:  # a setting: MODEL may be left out
+        arguments.settings.insert(0, arguments.model)
+        arguments.model = ""
+    if arguments.install:
+        install_engine(arguments.install, report=print_progress)
+        if not arguments.model:
             return Exit.DONE
-    if not given.model:
+    if not arguments.model:
         raise ConfigurationError("serve-model: name a model: agentflow serve-model MODEL")
-    settings = load_settings(ServingSettings, given.config, [f"model={given.model}", *given.settings])
-    if given.address and not given.register:
+    settings = load_settings(
+        ServingSettings, arguments.config, [f"model={arguments.model}", *arguments.settings]
+    )
+    if arguments.address and not arguments.register:
         raise ConfigurationError("--address: the server is not registered; add --register, or leave it out")
-    if given.register and not has_replicas(given.register):
+    if arguments.register and not has_replicas(arguments.register):
         raise ConfigurationError("--register: write postgresql://user@host/database")
-    return anyio.run(_serve, settings, given)
+    return anyio.run(_serve, settings, arguments)
 
 
-async def _serve(settings: ServingSettings, given: argparse.Namespace) -> int:
+async def _serve(settings: ServingSettings, arguments: argparse.Namespace) -> int:
     with tempfile.NamedTemporaryFile("w", prefix="agentflow-key-") as key:
 
         async def serve(server: ModelServer) -> None:
             key.write(server.key)
             key.flush()
-            show = partial(show_server, server, key.name, given.json)
-            if given.register:
-                await keep_registered(server, given.register, given.address, registered=show)
+            show = partial(show_server, server, key.name, arguments.json)
+            if arguments.register:
+                await keep_registered(server, arguments.register, arguments.address, registered=show)
             else:
                 show()
                 await anyio.sleep_forever()
@@ -82,9 +84,9 @@ async def serve_until_signal(
 def show_server(server: ModelServer, key: str, as_json: bool, registered: str = "") -> None:
     """Print the address of a server, and the file with its key."""
     if as_json:
-        said = {"url": server.url, "model": server.model, "key_file": key, "pid": os.getpid()}
-        sys.stdout.write(json.dumps({**said, **({"registered": registered} if registered else {})}) + "\n")
+        fields = {"url": server.url, "model": server.model, "key_file": key, "pid": os.getpid()}
+        sys.stdout.write(json.dumps({**fields, **({"registered": registered} if registered else {})}) + "\n")
     else:
-        known = f"; it is registered as {registered}" if registered else ""
-        sys.stdout.write(f"{server.model} is served at {server.url}; its key is in {key}{known}\n")
+        registration = f"; it is registered as {registered}" if registered else ""
+        sys.stdout.write(f"{server.model} is served at {server.url}; its key is in {key}{registration}\n")
     sys.stdout.flush()

@@ -18,28 +18,28 @@ from agentflow.runs import on_terminal, render_config
 from agentflow.tuner import TOKEN_VARIABLE, TuneConfig, load_tune_config, serve_run, tune_run
 
 
-def run_tune(given: argparse.Namespace) -> int:
+def run_tune(arguments: argparse.Namespace) -> int:
     """Run the command and return its exit status.
 
     :raises AgentFlowError: one line, if it fails.
     """
-    config = load_settings_of(given)
-    if given.print_config:
+    config = load_settings_of(arguments)
+    if arguments.print_config:
         sys.stdout.write(render_config(config))
         return Exit.DONE
     if config.backbone == "debug":
-        return _debug(config, as_json=given.json)
+        return _debug(config, as_json=arguments.json)
     check_backbone(config, "agentflow tune")
-    return watch_training(tune_run(config, resume=given.resume), as_json=given.json)
+    return watch_training(tune_run(config, resume=arguments.resume), as_json=arguments.json)
 
 
-def load_settings_of(given: argparse.Namespace) -> TuneConfig:
+def load_settings_of(arguments: argparse.Namespace) -> TuneConfig:
     """Return the settings of a command.
 
     :raises ConfigurationError: one line, if one can't be used.
     """
-    backbone = {"backbone": given.backbone} if given.backbone else {}
-    return load_tune_config(given.config, given.settings, backbone)
+    backbone = {"backbone": arguments.backbone} if arguments.backbone else {}
+    return load_tune_config(arguments.config, arguments.settings, backbone)
 
 
 def check_backbone(config: TuneConfig, command: str) -> None:
@@ -69,35 +69,35 @@ EVERY_SECONDS = 2.0
 _PATIENCE = 5.0
 
 
-def run_swarm(given: argparse.Namespace) -> int:
+def run_swarm(arguments: argparse.Namespace) -> int:
     """Run the command and return its exit status.
 
     :raises AgentFlowError: one line, if it fails.
     """
-    return _serve(given) if given.action == "serve" else anyio.run(partial(_watch, given))
+    return _serve(arguments) if arguments.action == "serve" else anyio.run(partial(_watch, arguments))
 
 
-def _serve(given: argparse.Namespace) -> int:
-    config = load_settings_of(given)
-    if given.print_config:
+def _serve(arguments: argparse.Namespace) -> int:
+    config = load_settings_of(arguments)
+    if arguments.print_config:
         sys.stdout.write(render_config(config))
         return Exit.DONE
     check_backbone(config, "agentflow swarm serve")
 
-    def say(line: str) -> None:
+    def print_line(line: str) -> None:
         sys.stderr.write(f"agentflow: {printable(line)}\n")
         sys.stderr.flush()
 
-    return watch_training(serve_run(config, resume=given.resume, say=say), as_json=given.json)
+    return watch_training(serve_run(config, resume=arguments.resume, say=print_line), as_json=arguments.json)
 
 
-async def _watch(given: argparse.Namespace) -> int:
+async def _watch(arguments: argparse.Namespace) -> int:
     """Print the state of a run until it is over."""
-    token = given.token or os.environ.get(TOKEN_VARIABLE, "")
+    token = arguments.token or os.environ.get(TOKEN_VARIABLE, "")
     if not token:
         raise ConfigurationError(f"token: it is missing; pass --token, or set {TOKEN_VARIABLE}")
     last = ""
-    async with GatewayClient(given.url, token, patience=_PATIENCE) as client:
+    async with GatewayClient(arguments.url, token, patience=_PATIENCE) as client:
         while True:
             try:
                 status = await client.status()
@@ -107,12 +107,12 @@ async def _watch(given: argparse.Namespace) -> int:
                     return Exit.DONE
                 raise
             line = swarm_line(status)
-            if given.json:
+            if arguments.json:
                 print_json(status)
             elif line != last:
                 _show(line, replace=bool(last))
             last = line
-            if given.once or status.finished:
+            if arguments.once or status.finished:
                 return Exit.DONE
             await anyio.sleep(EVERY_SECONDS)
 

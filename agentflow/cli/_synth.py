@@ -30,31 +30,31 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 
-def run_synth(given: argparse.Namespace) -> int:
+def run_synth(arguments: argparse.Namespace) -> int:
     """Run the command and return its exit status.
 
     :raises AgentFlowError: one line, if it fails.
     """
-    config = load_synthesis_config(given.config, given.settings)
+    config = load_synthesis_config(arguments.config, arguments.settings)
     if config.learner is not None:
-        return _train(config, given)
-    if given.print_config:
+        return _train(config, arguments)
+    if arguments.print_config:
         sys.stdout.write(render_config(config))
         return Exit.DONE
     seeds = seeds_for(config)
-    run = SynthesisRun(config, resume=given.resume, retry_failed=given.retry_failed)
+    run = SynthesisRun(config, resume=arguments.resume, retry_failed=arguments.retry_failed)
 
     def fields() -> dict[str, object]:
         output_dir = str(run.directory.folder)
-        own = {"nothing_to_do": run.nothing_to_do, "output_dir": output_dir, "notes": run.notes}
-        return {**own, "report": run.report}
+        run_fields = {"nothing_to_do": run.nothing_to_do, "output_dir": output_dir, "notes": run.notes}
+        return {**run_fields, "report": run.report}
 
     def show() -> None:
         if run.report is not None:
             print_summary(run, run.report)
 
     return watch_run(
-        run, partial(run.run, seeds), synth_view(run), as_json=given.json, fields=fields, show=show
+        run, partial(run.run, seeds), synth_view(run), as_json=arguments.json, fields=fields, show=show
     )
 
 
@@ -63,19 +63,19 @@ def synth_view(run: SynthesisRun) -> RunView[SynthesisStatus]:
     return RunView(run.status, _start(run), synth_fields, partial(status_table, run.notes))
 
 
-def _train(config: SynthesisConfig, given: argparse.Namespace) -> int:
+def _train(config: SynthesisConfig, arguments: argparse.Namespace) -> int:
     """Train the planner on the trees."""
     from agentflow.cli._train import tasks_of, training_of, watch_training
     from agentflow.learner import TrainRun
 
-    if given.retry_failed:
+    if arguments.retry_failed:
         raise ConfigurationError("--retry-failed: a training repeats its tasks anyway; leave it out")
     training = training_of(config)
-    if given.print_config:
+    if arguments.print_config:
         sys.stdout.write(render_config(training))
         return Exit.DONE
-    run = TrainRun(training, tasks=tasks_of(config), resume=given.resume)
-    return watch_training(run, as_json=given.json)
+    run = TrainRun(training, tasks=tasks_of(config), resume=arguments.resume)
+    return watch_training(run, as_json=arguments.json)
 
 
 def _start(run: SynthesisRun) -> dict[str, object]:
@@ -141,11 +141,13 @@ def _print_sample(console: "Console", folder: Path) -> None:
         return
     # A chain shows best how a question needs its path.
     pairs = list(islice(_records(folder / PAIRS), SAMPLED))
-    pair = next((one for one in pairs if one["metadata"].get("kind") == "bridge"), next(iter(pairs), None))
+    pair = next((pair for pair in pairs if pair["metadata"].get("kind") == "bridge"), next(iter(pairs), None))
     if pair is None:
         return
     wanted = pair["trajectory_id"]
-    path = next((one for one in _records(folder / TRAJECTORIES) if one["trajectory_id"] == wanted), None)
+    path = next(
+        (record for record in _records(folder / TRAJECTORIES) if record["trajectory_id"] == wanted), None
+    )
     console.print("\nOne of the questions", style="bold")
     console.print(f"  Q: {pair['question']}")
     console.print(f"  A: {pair['answer']}")
@@ -154,8 +156,8 @@ def _print_sample(console: "Console", folder: Path) -> None:
     for number, step in enumerate(pair["reasoning_steps"], 1):
         console.print(f"  {number}. {step['step']}")
         for citation in step["citations"]:
-            place = numbers.get(citation["node_id"], "?")
-            console.print(f"     [{place}] “{_short(citation['quote'])}”", style="dim")
+            node_number = numbers.get(citation["node_id"], "?")
+            console.print(f"     [{node_number}] “{_short(citation['quote'])}”", style="dim")
 
 
 def _print_path(console: "Console", path: Mapping[str, Any], needed: Sequence[str] | None) -> dict[str, str]:

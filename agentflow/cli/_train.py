@@ -36,39 +36,39 @@ if TYPE_CHECKING:
     from agentflow.synthesis import SynthesisConfig
 
 
-def run_train(given: argparse.Namespace) -> int:
+def run_train(arguments: argparse.Namespace) -> int:
     """Run the command and return its exit status.
 
     :raises AgentFlowError: one line, if it fails.
     """
-    if given.serve:
-        return _serve_engine(load_train_config(given.config, given.settings), as_json=given.json)
+    if arguments.serve:
+        return _serve_engine(load_train_config(arguments.config, arguments.settings), as_json=arguments.json)
     # Said before anything else is: another extra may have the libraries that the settings need.
     if not find_spec("torch"):
         raise ConfigurationError(missing_extra("agentflow train", "train"))
     config = load_train_config(
-        given.config, given.settings, {"backbone": given.backbone} if given.backbone else {}
+        arguments.config, arguments.settings, {"backbone": arguments.backbone} if arguments.backbone else {}
     )
-    if given.print_config:
+    if arguments.print_config:
         sys.stdout.write(render_config(config))
         return Exit.DONE
     if config.backbone == "debug":
         # No display and no signal handlers, so that breakpoints work.
-        output = sys.stderr if given.json else sys.stdout
+        output = sys.stderr if arguments.json else sys.stdout
 
         def show(line: str) -> None:
             print(printable(line), file=output, flush=True)
 
         outcome = anyio.run(TrainRun(config, say=show).run)
-        if given.json:
+        if arguments.json:
             output_dir = str(config.output)
             print_json({"status": 0, "stopped": None, "output_dir": output_dir, "outcome": outcome})
         return Exit.DONE
-    run = TrainRun(config, resume=given.resume)
+    run = TrainRun(config, resume=arguments.resume)
     if config.policy is not None and config.policy.processes > 1 and "WORLD_SIZE" not in os.environ:
         anyio.run(run.prepare)
         _start_processes(config.policy.processes)
-    return watch_training(run, as_json=given.json)
+    return watch_training(run, as_json=arguments.json)
 
 
 def _serve_engine(config: TrainConfig, *, as_json: bool) -> int:
@@ -236,7 +236,7 @@ def tasks_of(config: "SynthesisConfig") -> list[Task]:
         id = str(seed.get("id", f"seed_{index + 1:03d}"))
         answer: object = seed.get("answer")
         answers = answer if is_list(answer) else [answer]
-        references = tuple(str(one) for one in answers if one is not None and str(one).strip())
+        references = tuple(str(answer) for answer in answers if answer is not None and str(answer).strip())
         if not references:
             raise ConfigurationError(
                 f"{config.seeds_file}: {id} has no answer; with learner every seed is a task: add answer to each"

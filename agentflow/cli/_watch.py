@@ -129,29 +129,29 @@ class _WatchedRuns(NamedTuple):
         return [run for run in self.runs if run.phase not in _IDLE]
 
 
-def watch_place(place: str, *, journal: str = "", patience: float, as_json: bool) -> int:
+def watch_place(location: str, *, journal: str = "", patience: float, as_json: bool) -> int:
     """Show the progress of the runs of a place until none is active, and return the exit status.
 
-    :param place: output directory of a run, folder of several, journal file, or address of a database.
+    :param location: output directory of a run, folder of several, journal file, or address of a database.
     :param journal: database that the settings of the runs may name.
     :param patience: seconds to wait for a restart of a run that was killed.
     :raises AgentFlowError: one line, if nothing can be read.
     """
     if not (math.isfinite(patience) and patience >= 0):
         raise ConfigurationError("--patience: give a number of seconds, 0 or more")
-    with _open(place, journal) as runs:
-        watch = _PlaceWatch(runs, place, patience, as_json=as_json)
+    with _open(location, journal) as runs:
+        watch = _PlaceWatch(runs, location, patience, as_json=as_json)
         watch.read()
         if as_json:
             anyio.run(watch.run, None)
             return watch.exit()
-        with open_display(RunView(watch.status, {"watched": place}, _fields, _table)) as show_progress:
+        with open_display(RunView(watch.status, {"watched": location}, _fields, _table)) as show_progress:
             anyio.run(watch.run, show_progress)
         return watch.exit() if write_out(watch.print_end) else Exit.INTERRUPTED
 
 
 def command_place(
-    place: str,
+    location: str,
     action: str,
     *,
     journal: str = "",
@@ -168,19 +168,19 @@ def command_place(
     :raises AgentFlowError: one line, if there is no such run.
     """
     added = new_seeds(seeds)
-    with open_runs(place, journal=journal) as runs:
-        watch = _PlaceWatch(runs, place, 0.0, as_json=False)
+    with open_runs(location, journal=journal) as runs:
+        watch = _PlaceWatch(runs, location, 0.0, as_json=False)
         watch.read()
         chosen = _chosen(watch.status().runs, action, run)
-        commanded = [] if action == "status" else [_journal_of(runs, each) for each in chosen]
+        commanded = [] if action == "status" else [_journal_of(runs, watched_run) for watched_run in chosen]
         if action == "add":
             return [anyio.run(_add, *commanded[0], added, origin, chosen[0].summary.state)]
         for url, name in commanded:
             anyio.run(_write, url, name, action)
         watch.read()
-        ids = {each.summary.id for each in chosen}
-        found = [each for each in watch.status().runs if each.summary.id in ids]
-        return [{**each.fields(), "note": _note(each, action)} for each in found]
+        ids = {watched_run.summary.id for watched_run in chosen}
+        chosen_runs = [watched_run for watched_run in watch.status().runs if watched_run.summary.id in ids]
+        return [{**watched_run.fields(), "note": _note(watched_run, action)} for watched_run in chosen_runs]
 
 
 def _note(run: WatchedRun, action: str) -> str:
@@ -198,21 +198,21 @@ def _note(run: WatchedRun, action: str) -> str:
     return "" if works or action == "status" else "no process works on it"
 
 
-def _chosen(found: list[WatchedRun], action: str, name: str) -> list[WatchedRun]:
+def _chosen(runs: list[WatchedRun], action: str, name: str) -> list[WatchedRun]:
     """Return the runs that a command is for: the only unfinished one, or those of an evaluation.
 
     :raises ConfigurationError: one line, if there is none, or there are several and none was named.
     """
-    known = _names(found) or "none"
+    names = _names(runs) or "none"
     if name:
-        found = [run for run in found if f"{run.summary.name}/".startswith(f"{name}/")]
-    if not found:
-        raise ConfigurationError(f"{action}: the journal has no run{name and f' {name}'}; its runs: {known}")
-    unfinished = [run for run in found if run.summary.state is not WorkState.DONE]
+        runs = [run for run in runs if f"{run.summary.name}/".startswith(f"{name}/")]
+    if not runs:
+        raise ConfigurationError(f"{action}: the journal has no run{name and f' {name}'}; its runs: {names}")
+    unfinished = [run for run in runs if run.summary.state is not WorkState.DONE]
     if action == "status":
-        return unfinished or found
+        return unfinished or runs
     if not unfinished:
-        raise ConfigurationError(f"{action}: {_names(found)} has ended")
+        raise ConfigurationError(f"{action}: {_names(runs)} has ended")
     if len({run.summary.name.partition("/")[0] for run in unfinished}) > 1:
         raise ConfigurationError(f"{action}: name one of these runs with --run: {_names(unfinished)}")
     if action == "add" and (len(unfinished) > 1 or unfinished[0].summary.kind is not RunKind.SYNTHESIS):
@@ -225,12 +225,12 @@ def _names(runs: Sequence[WatchedRun]) -> str:
 
 
 def _journal_of(runs: RunCollection, run: WatchedRun) -> tuple[str | Path, str]:
-    found = runs.journal_of(run.summary.id)
-    if found is None:
+    journal = runs.journal_of(run.summary.id)
+    if journal is None:
         raise ConfigurationError(
             f"{_names([run])}: takes no commands; it is a training, or was begun by an earlier version of agentflow"
         )
-    return found
+    return journal
 
 
 async def _write(url: str | Path, name: str, action: str) -> None:
@@ -252,13 +252,13 @@ async def _add(
     return {"ids": [seed.id for seed in added], "origin": origin, "note": note}
 
 
-def _open(place: str, journal: str) -> RunCollection:
+def _open(location: str, journal: str) -> RunCollection:
     """Open the runs; a run that is just starting is waited for."""
     while True:
         try:
-            return open_runs(place, journal=journal)
+            return open_runs(location, journal=journal)
         except ConfigurationError:
-            if "://" in place or not is_output_active(Path(place)):
+            if "://" in location or not is_output_active(Path(location)):
                 raise
         time.sleep(POLL_SECONDS)
 
@@ -266,9 +266,9 @@ def _open(place: str, journal: str) -> RunCollection:
 class _PlaceWatch:
     """Progress of the runs of a place, read again and again."""
 
-    def __init__(self, runs: RunCollection, place: str, patience: float, *, as_json: bool) -> None:
+    def __init__(self, runs: RunCollection, location: str, patience: float, *, as_json: bool) -> None:
         self._collection = runs
-        self._own = Path(place) if "://" not in place else None
+        self._output_folder = Path(location) if "://" not in location else None
         self._patience = patience
         self._as_json = as_json
         self._began = time.monotonic()
@@ -342,8 +342,8 @@ class _PlaceWatch:
         runs = self._runs
         if any(runs[id].killed for id in self._seen):
             return self._patience
-        known = len(runs) == 1 and self._own is not None
-        if known and all(run.summary.folder == str(self._own) for run in runs.values()):
+        has_folder = len(runs) == 1 and self._output_folder is not None
+        if has_folder and all(run.summary.folder == str(self._output_folder) for run in runs.values()):
             return 0.0  # its lock tells
         finished = all(run.phase is Phase.DONE for run in runs.values())
         return 0.0 if finished and not self._seen else SETTLE_SECONDS
@@ -449,7 +449,7 @@ def _speed(run: WatchedRun) -> str:
 
 
 def _failures(runs: list[WatchedRun]) -> dict[str, int]:
-    found = Counter[str]()
+    failures = Counter[str]()
     for run in runs:
-        found.update(run.summary.failures)
-    return dict(found.most_common())
+        failures.update(run.summary.failures)
+    return dict(failures.most_common())

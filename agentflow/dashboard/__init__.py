@@ -9,11 +9,10 @@ from runtimes._lazy import lazy_exports
 
 if TYPE_CHECKING:
     from agentflow.dashboard._bundle import BundleSummary, write_bundle
-    from agentflow.dashboard._guard import ViewGuard
     from agentflow.dashboard._page_data import PageData, PageDataError
     from agentflow.dashboard._page_files import api_path
     from agentflow.dashboard._report import REPORT_PAGE, write_report
-    from agentflow.dashboard._server import ServedView, open_view
+    from agentflow.dashboard._server import ServedView, ViewGuard, open_view
 
 __all__ = [
     "REPORT_PAGE",
@@ -33,10 +32,9 @@ __getattr__ = lazy_exports(
     __name__,
     {
         "._bundle": ["BundleSummary", "write_bundle"],
-        "._guard": ["ViewGuard"],
         "._page_data": ["PageData", "PageDataError"],
         "._page_files": ["api_path"],
         "._report": ["REPORT_PAGE", "write_report"],
-        "._server": ["ServedView", "open_view"],
+        "._server": ["ServedView", "ViewGuard", "open_view"],
     },
 )

@@ -1,5 +1,9 @@
-"""Server of the live view: pages, their data, images and events, on a loopback address."""
+"""Server of the live view on a loopback address: pages, their data, images and events.
 
+Access needs a one-time link or the secret in a header; hosts and origins are checked, and headers confine the page.
+"""
+
+import secrets
 import socket
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator
 from contextlib import asynccontextmanager, contextmanager
@@ -13,19 +17,20 @@ import msgspec
 from anyio import CapacityLimiter
 from msgspec import Struct
 from starlette.applications import Starlette
+from starlette.datastructures import MutableHeaders
 from starlette.requests import Request
-from starlette.responses import Response, StreamingResponse
+from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Match, Route
-from starlette.types import Scope
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from agentflow._decoding import DECODE_ERRORS, decode_reason
-from agentflow.dashboard._guard import TOKEN, ViewGuard
 from agentflow.dashboard._page_data import MAX_STRETCH, PageData, PageDataError, TextStretch
 from agentflow.dashboard._page_files import INDEX, RASTER, static_files
 from agentflow.errors import AgentFlowError, ConfigurationError, error_line
-from agentflow.http_server import AsgiServer
+from agentflow.http_server import AsgiServer, identify
 from agentflow.inspection import RunChanges, RunCollection
 from agentflow.telemetry import get_logger
+from mcp_servers.serving import Origins
 
 logger = get_logger(__name__)
 
@@ -50,6 +55,27 @@ _READERS: Final = 4
 _MAX_BODY: Final = 1 << 16
 _FEEDS: Final = 256
 _STREAM: Final = {"X-Accel-Buffering": "no"}
+TOKEN: Final = "token"
+"""Name of a link's token in the fragment of the address."""
+SESSION: Final = "/api/session"
+"""Path that exchanges the token of a link for the secret."""
+_POLICY: Final = (
+    # The page fetches images with the secret and shows them from its memory.
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src blob:; connect-src 'self'; "
+    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+)
+_HEADERS: Final = {
+    "Content-Security-Policy": _POLICY,
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cache-Control": "no-store",
+}
+_NO_ACCESS: Final = (
+    "This page needs the link that `agentflow view` printed. A link opens one browser; the command prints the next one "
+    "as soon as a link is used."
+)
 
 
 class _ExportRequest(Struct, forbid_unknown_fields=True):
@@ -307,6 +333,103 @@ def _event(name: str, cursor: str, data: bytes) -> bytes:
     # JSON has no line feeds, and neither has a cursor.
     identity = b"id: " + cursor.encode() + b"\n" if cursor else b""
     return b"event: " + name.encode() + b"\n" + identity + b"data: " + data + b"\n\n"
+
+
+class ViewGuard:
+    """ASGI application in front of the view.
+
+    The files of the page are public. Everything else needs the secret as a bearer token: a browser sends a cookie to every port
+    of a host, but an `Authorization` header only where a script of the page sends it. The token of a link is in the fragment of
+    the address, which is never sent; the page exchanges it for the secret, once. Each request must also name this server as its
+    host and come from a page of this server.
+    """
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        host: str,
+        port: int,
+        *,
+        is_public: Callable[[Scope], bool],
+        on_used: Callable[[], object] = lambda: None,
+    ) -> None:
+        """Guard an application that listens at this address.
+
+        :param is_public: returns whether a request is answered without the secret.
+        :param on_used: called when a link was used.
+        """
+        self._app = app
+        self._origins = Origins(host, port)
+        self._is_public = is_public
+        self._on_used = on_used
+        self._secret = secrets.token_urlsafe(32)
+        self._tokens: list[str] = []
+
+    def new_token(self) -> str:
+        """Return a token that opens one browser."""
+        token = secrets.token_urlsafe(32)
+        self._tokens.append(token)
+        return token
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer a request."""
+        if scope["type"] != "http":
+            return
+        headers: dict[bytes, bytes] = dict(scope["headers"])
+
+        async def send_confined(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                confined = MutableHeaders(scope=message)
+                for name, value in _HEADERS.items():
+                    confined.setdefault(name, value)
+            await send(message)
+
+        answer = self._refusal(scope, headers)
+        if answer is None and not self._is_public(scope):
+            answer = self._authorize(scope, _bearer_token(headers))
+        await (answer or self._app)(scope, receive, send_confined)
+
+    def _refusal(self, scope: Scope, headers: dict[bytes, bytes]) -> Response | None:
+        if not self._origins.allow_host(headers.get(b"host")):
+            return PlainTextResponse("this server does not serve that host\n", 421)
+        origin = headers.get(b"origin")
+        if not self._origins.allow_origin(origin):
+            return PlainTextResponse("pages of that origin may not use this server\n", 403)
+        reads = scope["method"] in ("GET", "HEAD")
+        site = headers.get(b"sec-fetch-site", b"none")
+        navigates = reads and headers.get(b"sec-fetch-mode") == b"navigate"
+        if site not in (b"none", b"same-origin") and not navigates:
+            return PlainTextResponse("pages of another origin may not use this server\n", 403)
+        if not reads and origin is None:
+            return PlainTextResponse("a request that changes something must name its origin\n", 403)
+        return None
+
+    def _authorize(self, scope: Scope, credentials: bytes) -> Response | None:
+        """Return the answer to a request that needs the secret; `None`: it has the secret, so the application answers."""
+        if (scope["method"], scope["path"]) == ("POST", SESSION):
+            return self._exchange(credentials)
+        if not secrets.compare_digest(credentials, self._secret.encode()):
+            return _no_access()
+        identify(scope)
+        return None
+
+    def _exchange(self, credentials: bytes) -> Response:
+        """Return the secret, if the credentials are the token of an unused link."""
+        for token in self._tokens:
+            if secrets.compare_digest(credentials, token.encode()):
+                self._tokens.remove(token)
+                self._on_used()
+                return JSONResponse({"secret": self._secret})
+        return _no_access()
+
+
+def _bearer_token(headers: dict[bytes, bytes]) -> bytes:
+    scheme, _, token = headers.get(b"authorization", b"").partition(b" ")
+    return token if scheme.lower() == b"bearer" else b""
+
+
+def _no_access() -> Response:
+    return JSONResponse({"error": _NO_ACCESS}, 401, {"WWW-Authenticate": "Bearer"})
 
 
 class ServedView:

@@ -5,6 +5,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Awaitable, Callable, Iterable, Mapping
+from enum import StrEnum
 from functools import partial
 from importlib.util import cache_from_source, find_spec
 from pathlib import Path
@@ -13,10 +14,9 @@ from typing import Final, Literal, TypeAlias, get_args
 import aiohttp
 import anyio
 import anyio.to_thread
-from msgspec import structs
+from msgspec import Struct, field, structs
 
 from agentflow._import_path import own_environment
-from agentflow.doctor._diagnosis import Diagnosis, DiagnosisState
 from agentflow.errors import AgentFlowError, ConfigurationError, error_line
 from agentflow.extras import DISTRIBUTION, add_command, list_extras
 from agentflow.models import PROVIDERS, is_loopback
@@ -26,6 +26,35 @@ from mcp_servers import BACKENDS
 from mcp_servers.core import RUNTIMES, did_you_mean, runtime_maker
 from runtimes import Capabilities, InstanceSpec, Outcome
 from runtimes.process import CONTAINMENT, LACKS, ContainmentPromise, Lack, ProcessRuntime
+
+
+class DiagnosisState(StrEnum):
+    """State of a checked part."""
+
+    WORKS = "works"
+    """It works."""
+    PARTLY = "partly"
+    """It works with the limitations in the text."""
+    MISSING = "missing"
+    """It does not work; the text says how to fix it."""
+
+
+class Diagnosis(Struct, frozen=True, kw_only=True):
+    """Result of one check."""
+
+    area: str
+    """`installation`, `runtimes`, `containment`, `backends`, `models`, `networks` or `live`."""
+    name: str
+    """Name of the checked part."""
+    state: DiagnosisState
+    """State of the part."""
+    text: str = field(default="", name="said")
+    """Abilities of the part; or what is missing, and what to install or set."""
+    variable: str = ""
+    """Environment variable of a model provider that nobody has configured."""
+    command: str = ""
+    """Command that installs what is missing."""
+
 
 PRELOADED = ("numpy", "pandas")
 """Libraries that sandboxes import at their start, if they are installed."""
@@ -174,7 +203,7 @@ async def examine(names: Iterable[str], environment: Mapping[str, str]) -> list[
     """
     checks = _checks(environment)
     wanted = _wanted(list(names), checks)
-    found: dict[tuple[str, str], Diagnosis] = {}
+    diagnoses: dict[tuple[str, str], Diagnosis] = {}
     limit = anyio.CapacityLimiter(CONCURRENCY)
 
     async def check(key: tuple[str, str]) -> None:
@@ -182,16 +211,16 @@ async def examine(names: Iterable[str], environment: Mapping[str, str]) -> list[
         async with limit:
             try:
                 with anyio.move_on_after(SECONDS):
-                    found[key] = await checks[key]()
+                    diagnoses[key] = await checks[key]()
             except Exception as error:  # boundary: any error of a check is its result
-                found[key] = _missing(area, name, error_line(error))
-        if key not in found:
-            found[key] = _missing(area, name, f"not finished after {SECONDS:.0f} seconds")
+                diagnoses[key] = _missing(area, name, error_line(error))
+        if key not in diagnoses:
+            diagnoses[key] = _missing(area, name, f"not finished after {SECONDS:.0f} seconds")
 
     async with anyio.create_task_group() as tasks:
         for key in wanted:
             tasks.start_soon(check, key)
-    return [found[key] for key in wanted]
+    return [diagnoses[key] for key in wanted]
 
 
 def _checks(environment: Mapping[str, str]) -> dict[tuple[str, str], _Check]:
@@ -204,7 +233,10 @@ def _checks(environment: Mapping[str, str]) -> dict[tuple[str, str], _Check]:
         ("installation", "trinity"): examine_trinity,
         ("installation", "verifiers"): examine_verifiers,
         **{("runtimes", name): partial(examine_runtime, name) for name in RUNTIMES},
-        **{("containment", one.name): partial(machine.examine, one) for one in CONTAINMENT},
+        **{
+            ("containment", containment.name): partial(machine.examine, containment)
+            for containment in CONTAINMENT
+        },
         **{("backends", name): partial(examine_backend, name) for name in BACKENDS},
         ("backends", "panel"): examine_panel,
         **{("models", name): partial(examine_provider, name, environment) for name in PROVIDERS},
@@ -215,8 +247,8 @@ def _checks(environment: Mapping[str, str]) -> dict[tuple[str, str], _Check]:
 def _wanted(names: list[str], checks: Mapping[tuple[str, str], _Check]) -> list[tuple[str, str]]:
     for name in names:
         if not any(name in key for key in checks):
-            known = [*AREAS, *(name for _, name in checks)]
-            raise ConfigurationError(f"{name!r} is unknown.{did_you_mean(name, known)}")
+            known_names = [*AREAS, *(name for _, name in checks)]
+            raise ConfigurationError(f"{name!r} is unknown.{did_you_mean(name, known_names)}")
     return [key for key in checks if not names or any(name in key for name in names)]
 
 

@@ -15,7 +15,7 @@ from msgspec import Struct
 from agentflow._decoding import DECODE_ERRORS
 from agentflow._http_client import HttpAnswer, observe_answers, open_session, read_answer
 from agentflow._secrets import MASK, mask_remembered, remember_secrets
-from agentflow.doctor._diagnosis import Diagnosis, DiagnosisState
+from agentflow.doctor._checks import Diagnosis, DiagnosisState
 from agentflow.errors import AgentFlowError, ConfigurationError, ToolFailure, error_line
 from agentflow.models import (
     PROVIDERS,
@@ -141,15 +141,15 @@ class _OtherForm(AgentFlowError):
 async def _tools(
     environment: Mapping[str, str], web: Mapping[str, object], **settings: object
 ) -> AsyncGenerator[ToolTable]:
-    own = {"cache": None, "retry_times": 1, **settings, **web}
-    async with ToolTable([WebBackend(environment=lambda: environment)], settings={"web": own}) as table:
+    options = {"cache": None, "retry_times": 1, **settings, **web}
+    async with ToolTable([WebBackend(environment=lambda: environment)], settings={"web": options}) as table:
         yield table
 
 
 async def _search(engine: str, environment: Mapping[str, str], web: Mapping[str, object]) -> None:
     async with _tools(environment, web, search=engine) as tools:
-        found = await tools.call("web_search", {"query": QUERY, "count": 3})
-    results = _data(found)["results"]
+        search_result = await tools.call("web_search", {"query": QUERY, "count": 3})
+    results = _data(search_result)["results"]
     hits = results[0]["hits"]
     if not hits or not all(hit["title"] and hit["url"].startswith("http") for hit in hits):
         raise _OtherForm("its answer has another form: no results with titles and addresses")
@@ -157,8 +157,8 @@ async def _search(engine: str, environment: Mapping[str, str], web: Mapping[str,
 
 async def _read_by_jina(environment: Mapping[str, str], web: Mapping[str, object]) -> None:
     async with _tools(environment, web, visit_method="jina") as tools:
-        found = await tools.call("web_visit", {"urls": PAGE})
-    page = _data(found)["pages"][0]
+        visit_result = await tools.call("web_visit", {"urls": PAGE})
+    page = _data(visit_result)["pages"][0]
     if not page["text"].strip() or not page["title"]:
         raise _OtherForm("its answer has another form: no title, or no text")
 
@@ -224,7 +224,7 @@ async def _model_of(name: str, environment: Mapping[str, str]) -> str:
 
 def _variables() -> list[str]:
     """Return the variables of keys."""
-    searches = (name for each in SEARCH_SERVICES.values() for name in each if name.endswith("KEY"))
+    searches = (name for variables in SEARCH_SERVICES.values() for name in variables if name.endswith("KEY"))
     return list(dict.fromkeys([*searches, *(provider.key_variable for provider in PROVIDERS.values())]))
 
 

@@ -1,7 +1,7 @@
 """Exports: the trees and episodes of a run as data sets for other trainers. See docs/exports.md."""
 
 from agentflow.exports._environment import SandboxEnvironments
-from agentflow.exports._rows import DropReason, PathExtent, Take
+from agentflow.exports._records import DropReason, PathExtent, Take
 from agentflow.exports._run import ExportFormat, export_run
 from agentflow.exports._writing import ExportFile, ExportManifest, push_export
 

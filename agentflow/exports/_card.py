@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import yaml
 
-from agentflow.exports._rows import COLUMNS, STRUCTS
+from agentflow.exports._records import COLUMNS, STRUCTS
 from agentflow.exports._writing import DROPPED, ExportManifest
 
 _AGENT: Final = (

@@ -1,16 +1,25 @@
 """Conversations: a path retold as one tool-using agent, in the notations of trainers."""
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import wraps
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from agentflow._typeguards import is_list
-from agentflow.exports._records import ExportAnswer, ExportNode, ExportTree
-from agentflow.exports._rows import Dropped, DropReason, ExportRow, Take
+from agentflow.exports._records import (
+    Dropped,
+    DropReason,
+    ExportAnswer,
+    ExportRow,
+    ExportTree,
+    Take,
+    fixed_arguments_of,
+)
 from agentflow.models import ToolSpec
+from agentflow.runs import image_file
 from agentflow.team import result_text
 from agentflow.text import escape_all_special_tokens, escape_special_tokens
-from agentflow.trace import ChatBuilder, ChatMessage
+from agentflow.trace import Action, ChatBuilder, ChatMessage, Node, Verdict
 
 _RESULT_CHARS: Final = 6_000
 """Characters of a result that a single agent is shown."""
@@ -78,41 +87,39 @@ def conversation_of(tree: ExportTree, answer: ExportAnswer) -> list[ChatMessage]
     """Return an answer with its path as messages; masked ones have `"trainable": False`, context that stays also `"context"`."""
     if answer.messages:
         return list(answer.messages)
-    known = tree.by_id()
-    nodes = [known[own] for own in answer.nodes]
+    nodes = [tree.tree.by_id[own] for own in answer.nodes]
     chat = begin_chat(answer.question, nodes[0] if tree.is_episode and nodes else None)
     for node in nodes:
-        add_call(chat, node, answer.question, is_episode=tree.is_episode)
-    chat.answer(
-        escape_special_tokens(answer.answer), trainable=answer.is_shown or any(node.images for node in nodes)
-    )
+        add_call(chat, tree, node, answer.question)
+    has_images = any(node.images for node in nodes)
+    chat.answer(escape_special_tokens(answer.answer), trainable=answer.is_shown or has_images)
     return chat.messages
 
 
-def begin_chat(question: str, root: ExportNode | None = None) -> ChatBuilder:
+def begin_chat(question: str, root: Node | None = None) -> ChatBuilder:
     """Return a chat with the question and the images of a root. Its texts, and those of calls, have no special tokens."""
     question = escape_special_tokens(question)
     chat = ChatBuilder(question)
-    if root is not None and root.images:
-        parts = [{"type": "image", "path": image.file} for image in root.images]
+    if root is not None and (images := root.images):
+        parts = [{"type": "image", "path": image_file(image)} for image in images]
         chat.messages[0]["content"] = [*parts, {"type": "text", "text": question}]
     return chat
 
 
-def add_call(chat: ChatBuilder, node: ExportNode, question: str, *, is_episode: bool) -> None:
+def add_call(chat: ChatBuilder, tree: ExportTree, node: Node, question: str) -> None:
     """Add the action of a node and its result, shortened as a single agent is shown it; a root adds nothing."""
     if node.action is None:
         return
-    call = node.call
+    fixed = fixed_arguments_of(tree.tree, node)
+    written = {name: own for name, own in node.action.arguments.items() if name not in fixed}
+    call = Action(node.action.tool, written)
     # The results of a rollout contain the reason of a failure already.
-    failure = None if is_episode else node.failure
-    shown = result_text(node.observation, _RESULT_CHARS, question, call, node.intent, failure=failure)
-    images = [image.file for image in node.images]
-    arguments = {
-        escape_special_tokens(name): escape_all_special_tokens(own) for name, own in call.arguments.items()
-    }
+    failure = None if tree.is_episode else node.failure
+    shown = result_text(node.text, _RESULT_CHARS, question, call, node.intent, failure=failure)
+    images = [image_file(image) for image in node.images]
+    arguments = {escape_special_tokens(name): escape_all_special_tokens(own) for name, own in written.items()}
     tool, intent, shown = (escape_special_tokens(text) for text in (call.tool, node.intent, shown))
-    chat.call(tool, arguments, intent, shown, images=images, failed=not node.trainable)
+    chat.call(tool, arguments, intent, shown, images=images, failed=node.verdict is not Verdict.NEW)
 
 
 def trained_spans(messages: Sequence[ChatMessage]) -> list[tuple[int, int]]:
@@ -231,6 +238,36 @@ def trl_parts(message: ChatMessage) -> ChatMessage:
     return {**plain(message), "content": content}
 
 
+class _Retold(NamedTuple):
+    """Answer as a conversation."""
+
+    tree: ExportTree
+    answer: ExportAnswer
+    messages: list[ChatMessage]
+
+
+_Rows: TypeAlias = Iterator[ExportRow | Dropped]
+
+
+def _of_answers(
+    make: "Callable[[ConversationFormats, _Retold], _Rows]",
+) -> "Callable[[ConversationFormats, Sequence[ExportTree]], _Rows]":
+    """Return a method that makes the rows of each answer that is taken, and yields at the end the reason for each other one."""
+
+    @wraps(make)
+    def rows(formats: "ConversationFormats", trees: Sequence[ExportTree]) -> _Rows:
+        dropped: list[Dropped] = []
+        for one in chosen_answers(trees, formats.take):
+            if isinstance(one, Dropped):
+                dropped.append(one)
+                continue
+            made = list(make(formats, _Retold(*one, conversation_of(*one))))
+            yield from made or [Dropped(one[0].group, one[1].id, DropReason.NOTHING_TO_TRAIN)]
+        yield from dropped
+
+    return rows
+
+
 class ConversationFormats:
     """Rows of the formats of conversations.
 
@@ -244,61 +281,51 @@ class ConversationFormats:
         :param images: the run has images, so every row has a column for them.
         """
         self._tools = tool_functions(tools)
-        self._take = take
+        self.take = take
+        """Selection of answers."""
         self._images = images
 
-    def trl_sft(self, trees: Sequence[ExportTree]) -> Iterator[ExportRow | Dropped]:
+    @_of_answers
+    def trl_sft(self, path: _Retold) -> _Rows:
         """Yield `prompt` and `completion`: a masked call splits a path, so that no row trains it."""
-        for tree, answer, messages in self._paths(trees, split := []):
-            spans = trained_spans(messages)
-            for number, (start, end) in enumerate(spans):
-                values: dict[str, Any] = {
-                    "id": answer.id if len(spans) == 1 else f"{answer.id}/{number}",
-                    "prompt": [trl_parts(message) for message in messages[:start]],
-                    "completion": [trl_parts(message) for message in messages[start:end]],
-                }
-                values |= self._common(answer, messages[:end])
-                yield ExportRow("train", tree.group, values, tuple(image_files(messages[:end])))
-            if not spans:
-                yield Dropped(tree.group, answer.id, DropReason.NOTHING_TO_TRAIN)
-        yield from split
+        tree, answer, messages = path
+        spans = trained_spans(messages)
+        for number, (start, end) in enumerate(spans):
+            values: dict[str, Any] = {
+                "id": answer.id if len(spans) == 1 else f"{answer.id}/{number}",
+                "prompt": [trl_parts(message) for message in messages[:start]],
+                "completion": [trl_parts(message) for message in messages[start:end]],
+                **self._common(answer, messages[:end]),
+            }
+            yield ExportRow("train", tree.group, values, tuple(image_files(messages[:end])))
 
-    def openai(self, trees: Sequence[ExportTree]) -> Iterator[ExportRow | Dropped]:
+    @_of_answers
+    def openai(self, path: _Retold) -> _Rows:
         """Yield `messages` as the API of OpenAI takes them for fine-tuning; masked ones have weight 0."""
-        for tree, answer, messages in self._paths(trees, split := []):
-            if not trained_spans(messages):
-                yield Dropped(tree.group, answer.id, DropReason.NOTHING_TO_TRAIN)
-                continue
-            rows = [_openai_message(message) for message in messages]
-            values: dict[str, Any] = {"messages": rows}
-            if functions := self._functions(answer):
-                values["tools"] = functions
+        tree, answer, messages = path
+        if trained_spans(messages):
+            values: dict[str, Any] = {"messages": [_openai_message(message) for message in messages]}
+            values |= {"tools": functions} if (functions := self._functions(answer)) else {}
             yield ExportRow("train", tree.group, values, tuple(image_files(messages)))
-        yield from split
 
-    def sharegpt(self, trees: Sequence[ExportTree]) -> Iterator[ExportRow | Dropped]:
+    @_of_answers
+    def sharegpt(self, path: _Retold) -> _Rows:
         """Yield `conversations` that alternate strictly; masked calls are left out, because LLaMA-Factory can't mask."""
-        for tree, answer, messages in self._paths(trees, split := []):
-            left = without_masked(messages)
-            if not left:
-                yield Dropped(tree.group, answer.id, DropReason.NOTHING_TO_TRAIN)
-                continue
+        tree, answer, messages = path
+        if left := without_masked(messages):
             values: dict[str, Any] = {
                 "id": answer.id,
                 "conversations": _sharegpt_turns(left),
                 **self._common(answer, left),
             }
             yield ExportRow("train", tree.group, values, tuple(image_files(left)))
-            for masked in masked_calls(tree, answer):
-                yield Dropped(tree.group, f"{answer.id}/{masked}", DropReason.MASKED)
-        yield from split
+            yield from _dropped_calls(tree, answer)
 
-    def axolotl(self, trees: Sequence[ExportTree]) -> Iterator[ExportRow | Dropped]:
+    @_of_answers
+    def axolotl(self, path: _Retold) -> _Rows:
         """Yield `messages` with `training` for each."""
-        for tree, answer, messages in self._paths(trees, split := []):
-            if not trained_spans(messages):
-                yield Dropped(tree.group, answer.id, DropReason.NOTHING_TO_TRAIN)
-                continue
+        tree, answer, messages = path
+        if trained_spans(messages):
             rows = [
                 {
                     **_with_text_arguments(plain(message)),
@@ -308,35 +335,19 @@ class ConversationFormats:
             ]
             values: dict[str, Any] = {"id": answer.id, "messages": rows, **self.tools(answer)}
             yield ExportRow("train", tree.group, values, tuple(image_files(messages)))
-        yield from split
 
-    def verl_sft(self, trees: Sequence[ExportTree]) -> Iterator[ExportRow | Dropped]:
+    @_of_answers
+    def verl_sft(self, path: _Retold) -> _Rows:
         """Yield `messages` whose calls are text in the notation of Hermes; masked calls are left out."""
-        for tree, answer, messages in self._paths(trees, split := []):
-            left = without_masked(messages)
-            if not left:
-                yield Dropped(tree.group, answer.id, DropReason.NOTHING_TO_TRAIN)
-                continue
+        tree, answer, messages = path
+        if left := without_masked(messages):
             rows = [{"role": one["role"], "content": hermes_text(one)} for one in left]
             if functions := self._functions(answer):
                 before = f"{rows.pop(0)['content']}\n\n" if rows[0]["role"] == "system" else ""
                 lines = "\n".join(encode(tool) for tool in functions)
                 rows.insert(0, {"role": "system", "content": before + _HERMES.format(lines)})
-            values: dict[str, Any] = {"id": answer.id, "messages": rows}
-            yield ExportRow("train", tree.group, values)
-            for masked in masked_calls(tree, answer):
-                yield Dropped(tree.group, f"{answer.id}/{masked}", DropReason.MASKED)
-        yield from split
-
-    def _paths(
-        self, trees: Sequence[ExportTree], dropped: list[Dropped]
-    ) -> Iterator[tuple[ExportTree, ExportAnswer, list[ChatMessage]]]:
-        """Yield the answers that are taken, as conversations; the others are added to a list."""
-        for one in chosen_answers(trees, self._take):
-            if isinstance(one, Dropped):
-                dropped.append(one)
-            else:
-                yield *one, conversation_of(*one)
+            yield ExportRow("train", tree.group, {"id": answer.id, "messages": rows})
+            yield from _dropped_calls(tree, answer)
 
     def tools(self, answer: ExportAnswer | None = None) -> dict[str, Any]:
         """Return the column of an answer's tools, as JSON; none if the run kept none.
@@ -354,12 +365,14 @@ class ConversationFormats:
         return {**common, "images": image_files(messages)} if self._images else common
 
 
-def masked_calls(tree: ExportTree, answer: ExportAnswer) -> list[str]:
-    """Return the ids of the nodes of an answer whose call is masked; of a recorded conversation, the numbers of the messages."""
+def _dropped_calls(tree: ExportTree, answer: ExportAnswer) -> Iterator[Dropped]:
+    """Yield the masked calls of an answer, by the ids of their nodes; of a recorded conversation, by the numbers of their messages."""
+    nodes = [tree.tree.by_id[own] for own in answer.nodes]
+    masked = [node.id for node in nodes if node.action is not None and node.verdict is not Verdict.NEW]
     if answer.messages:
-        return [str(number) for number, message in enumerate(answer.messages) if is_masked(message)]
-    known = tree.by_id()
-    return [own for own in answer.nodes if known[own].action is not None and not known[own].trainable]
+        masked = [str(number) for number, message in enumerate(answer.messages) if is_masked(message)]
+    for own in masked:
+        yield Dropped(tree.group, f"{answer.id}/{own}", DropReason.MASKED)
 
 
 def hermes_text(message: Mapping[str, Any]) -> str:

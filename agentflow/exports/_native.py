@@ -1,16 +1,28 @@
-"""Rows of trees, nodes and model calls, and rows of exact tokens."""
+"""Rows of trees, nodes and model calls, rows of exact tokens, and rows for training on long contexts."""
 
 from collections.abc import Iterator, Sequence
+from random import Random
 from typing import Any, Final
 
 import msgspec
 
 from agentflow.errors import ConfigurationError
 from agentflow.exports._conversations import chosen_answers
-from agentflow.exports._records import ExportTree
-from agentflow.exports._rows import Dropped, DropReason, ExportRow, Take
+from agentflow.exports._records import (
+    Dropped,
+    DropReason,
+    ExportAnswer,
+    ExportRow,
+    ExportTree,
+    Take,
+    fixed_arguments_of,
+)
+from agentflow.inspection import nodes_by_spot
+from agentflow.questions import ShownDocument, documents_of
+from agentflow.runs import image_file, image_record
 from agentflow.tasks import VerifiableTask
-from agentflow.trace import TokenCall, TokenTree, Voice
+from agentflow.text import escape_special_tokens
+from agentflow.trace import ActionOutcome, Node, Observation, Text, TokenTree, Verdict
 
 NATIVE_COLUMNS: Final = {
     "trees": {
@@ -93,26 +105,26 @@ def native_rows(trees: Sequence[ExportTree]) -> Iterator[ExportRow | Dropped]:
     for tree in trees:
         yield ExportRow("trees", tree.group, _tree(tree))
         for node in tree.nodes:
-            action = node.action or {"tool": "", "args": {}}
+            action = node.action
             values: dict[str, Any] = {
                 "tree_id": tree.id,
-                "node_id": node.node_id,
-                "parent_id": node.parent_id,
+                "node_id": node.id,
+                "parent_id": node.parent,
                 "depth": node.depth,
                 "intent": node.intent,
-                "reasoning": node.reasoning,
-                "tool": action["tool"],
-                "arguments": action["args"],
-                "fixed": list(node.fixed or ()),
-                "observation": node.observation,
-                "images": [image.file for image in node.images],
-                "verdict": node.verdict or "",
-                "reason": node.reason or "",
+                "reasoning": tree.tree.reasoning.get(node.id, ""),
+                "tool": "" if action is None else action.tool,
+                "arguments": {} if action is None else action.arguments,
+                "fixed": fixed_arguments_of(tree.tree, node),
+                "observation": node.text,
+                "images": [image_file(image) for image in node.images],
+                "verdict": node.verdict,
+                "reason": node.reason,
                 "failure": msgspec.to_builtins(node.failure),
-                "trouble": node.trouble,
-                "isolation": node.isolation,
-                "diverged": node.diverged,
-                "trainable": node.trainable,
+                "trouble": node.outcome.trouble if tree.is_episode else "",
+                "isolation": "" if tree.is_episode else node.isolation,
+                "diverged": node.id in tree.tree.diverged,
+                "trainable": node.verdict is Verdict.NEW,
             }
             yield ExportRow("nodes", tree.group, values, tuple(values["images"]))
         for task in tree.tasks:
@@ -129,7 +141,10 @@ def _tree(tree: ExportTree) -> dict[str, Any]:
         "text": tree.text,
         "is_episode": tree.is_episode,
         "reward": tree.reward,
-        "answers": msgspec.to_builtins(tree.answers),
+        "answers": [
+            {**msgspec.to_builtins(answer), "images": [image_record(image) for image in answer.images]}
+            for answer in tree.answers
+        ],
         "facts": tree.facts,
     }
 
@@ -154,14 +169,14 @@ def _calls(tree: ExportTree, known: set[str]) -> Iterator[ExportRow]:
         values: dict[str, Any] = {
             "tree_id": tree.id,
             "call_id": call.id,
-            "role": call.role,
+            "role": call.voice.role,
             "prompt_ids": tokens.prompt,
             "sampled_ids": tokens.sampled,
             "logprobs": tokens.logprobs,
             "version": tokens.version,
             "versions": [list(part) for part in tokens.versions],
             "finish": tokens.finish,
-            "advantage": call.advantage,
+            "advantage": tree.advantages.get(call.id),
             "row": row,
             "start": start,
             "stop": stop,
@@ -207,11 +222,14 @@ def _planner_rows(tree: ExportTree, take: Take) -> Iterator[ExportRow | Dropped]
                 yield one
             else:
                 used.update(one[1].nodes)
-        used.update(node for task in tree.tasks for source in task.sources for node in tree.path_to(source))
-        chose = {node.parent_id for node in tree.nodes if node.node_id in used}
-        calls = tuple(call for call in tree.calls if call.node in chose)
+        known = tree.tree.by_id
+        sources = (source for task in tree.tasks for source in task.sources if source in known)
+        used.update(node.id for source in sources for node in tree.tree.path(source))
+        parents = {node.parent for node in tree.nodes if node.id in used}
+        spots = {spot or "root" for spot, node in nodes_by_spot(tree.nodes).items() if node.id in parents}
+        calls = tuple(call for call in tree.calls if call.id.split("/")[1] in spots)
         for call in tree.calls:
-            if call.node not in chose:
+            if call.id.split("/")[1] not in spots:
                 yield Dropped(tree.group, f"{tree.id}/{call.id}", DropReason.OFF_PATH)
     yield from _labelled(tree, _token_tree(msgspec.structs.replace(tree, calls=calls), set()), "")
 
@@ -242,9 +260,58 @@ def _token_tree(tree: ExportTree, known: set[str]) -> TokenTree:
             if (mark := call.tokens.mark) in known:
                 continue
             known.add(mark)
-        voice = Voice(role=call.role, episode=tree.id)
         try:
-            tokens.add(TokenCall(id=call.id, voice=voice, tokens=call.tokens))
+            tokens.add(call)
         except ValueError as error:
             raise ConfigurationError(f"{tree.id}: {error}") from None
     return tokens
+
+
+LONG_CONTEXT_COLUMNS: Final = {
+    "id": "string",
+    "prompt": "[json]",
+    "completion": "[json]",
+    "documents": "[string]",
+    "needed": "[int]",
+}
+"""Columns of `long-context`."""
+
+
+def long_context_rows(trees: Sequence[ExportTree], take: Take) -> Iterator[ExportRow | Dropped]:
+    """Yield a question below all documents of its tree, in an order that does not depend on what it needs, and its answer."""
+    documents = {tree.id: documents_of(map(_without_images, tree.nodes)) for tree in trees}
+    for chosen in chosen_answers(trees, take):
+        if isinstance(chosen, Dropped):
+            yield chosen
+            continue
+        tree, answer = chosen
+        row = _long_context_row(tree, answer, documents[tree.id])
+        yield Dropped(tree.group, answer.id, DropReason.NO_DOCUMENTS) if row is None else row
+
+
+def _long_context_row(
+    tree: ExportTree, answer: ExportAnswer, documents: Sequence[ShownDocument]
+) -> ExportRow | None:
+    shuffled = list(documents)
+    Random(answer.id).shuffle(shuffled)
+    needed = [number for number, document in enumerate(shuffled, 1) if document.id in answer.documents]
+    if not needed or len(needed) < len(answer.documents):
+        return None
+    texts = [
+        f"Document {number}: {document.title or document.id}\n\n{document.text}"
+        for number, document in enumerate(shuffled, 1)
+    ]
+    question = "\n\n---\n\n".join([*texts, answer.question])
+    values: dict[str, Any] = {
+        "id": answer.id,
+        "prompt": [{"role": "user", "content": escape_special_tokens(question)}],
+        "completion": [{"role": "assistant", "content": escape_special_tokens(answer.answer)}],
+        "documents": [document.id for document in shuffled],
+        "needed": needed,
+    }
+    return ExportRow("train", tree.group, values)
+
+
+def _without_images(node: Node) -> Node:
+    seen = Observation((Text(node.text),), node.observation.sources)
+    return msgspec.structs.replace(node, outcome=ActionOutcome(seen))

@@ -19,9 +19,8 @@ from agentflow.exports._conversations import (
     text_of,
     trl_parts,
 )
-from agentflow.exports._records import ExportAnswer, ExportNode, ExportTree
-from agentflow.exports._rows import Dropped, DropReason, ExportRow
-from agentflow.trace import ChatMessage
+from agentflow.exports._records import Dropped, DropReason, ExportAnswer, ExportRow, ExportTree
+from agentflow.trace import ChatMessage, Node, Verdict
 
 
 class Ground(StrEnum):
@@ -215,24 +214,25 @@ class PreferenceFormats:
         children: dict[str, list[_NextMessage]] = {}
         evidence = _evidence(tree)
         for node in tree.nodes:
-            if node.parent_id is None or node.action is None:
-                prompts[node.node_id] = begin_chat(tree.text).messages
+            if node.parent is None or node.action is None:
+                prompts[node.id] = begin_chat(tree.text).messages
                 continue
             chat = begin_chat(tree.text)
-            chat.messages = list(prompts[node.parent_id])
-            add_call(chat, node, tree.text, is_episode=False)
-            prompts[node.node_id] = chat.messages
+            chat.messages = list(prompts[node.parent])
+            add_call(chat, tree, node, tree.text)
+            prompts[node.id] = chat.messages
+            is_new = node.verdict is Verdict.NEW
             one = _NextMessage(
-                node.node_id,
+                node.id,
                 tree.group,
                 chat.messages[:-2],
                 chat.messages[-2],
                 self._tools(None),
-                is_new=node.trainable,
-                rights=[node.trainable],
-                is_evidence=evidence.get(node.node_id),
+                is_new=is_new,
+                rights=[is_new],
+                is_evidence=evidence.get(node.id),
             )
-            children.setdefault(node.parent_id, []).append(one)
+            children.setdefault(node.parent, []).append(one)
         yield from children.values()
 
 
@@ -249,9 +249,9 @@ def _evidence(tree: ExportTree) -> dict[str, bool]:
     useful = {node for answer in pairs for node in answer.nodes}
     quotes = {quote for answer in pairs for quote in answer.quotes}
     for node in reversed(tree.nodes):
-        if node.node_id in useful or any(quote in node.observation for quote in quotes):
-            useful |= {node.node_id, node.parent_id or node.node_id}
-    ids = [node.node_id for node in tree.nodes]
+        if node.id in useful or any(quote in node.text for quote in quotes):
+            useful |= {node.id, node.parent or node.id}
+    ids = [node.id for node in tree.nodes]
     return {id: id in written for id in ids if id in written or id not in useful}
 
 
@@ -281,7 +281,8 @@ def _prompt(messages: Sequence[ChatMessage]) -> Sequence[ChatMessage]:
 def _labelled(tree: ExportTree) -> list[tuple[str, list[ChatMessage], list[bool]]]:
     """Return each path with its messages and a label for each message of the model; none if it has no score."""
     if not tree.is_episode:
-        return [(path[-1].node_id, *_path_labels(tree, path)) for path in tree.leaves()]
+        leaves = [leaf.id for leaf in tree.tree.leaves() if leaf.action is not None]
+        return [(leaf, *_path_labels(tree, tree.tree.path(leaf)[1:])) for leaf in leaves]
     found: list[tuple[str, list[ChatMessage], list[bool]]] = []
     for answer in tree.answers:
         messages = conversation_of(tree, answer)
@@ -291,11 +292,11 @@ def _labelled(tree: ExportTree) -> list[tuple[str, list[ChatMessage], list[bool]
     return found
 
 
-def _path_labels(tree: ExportTree, path: Sequence[ExportNode]) -> tuple[list[ChatMessage], list[bool]]:
+def _path_labels(tree: ExportTree, path: Sequence[Node]) -> tuple[list[ChatMessage], list[bool]]:
     chat = begin_chat(tree.text)
     for node in path:
-        add_call(chat, node, tree.text, is_episode=False)
-    return chat.messages, [node.trainable for node in path]
+        add_call(chat, tree, node, tree.text)
+    return chat.messages, [node.verdict is Verdict.NEW for node in path]
 
 
 def _steps(messages: Sequence[ChatMessage]) -> list[str]:

@@ -6,8 +6,7 @@ from typing import Any, Final
 from msgspec.structs import replace
 
 from agentflow.errors import ConfigurationError
-from agentflow.exports._records import ExportAnswer, ExportCall, ExportImage, ExportTree
-from agentflow.exports._rows import DropReason
+from agentflow.exports._records import DropReason, ExportAnswer, ExportTree, empty_tree, numbered_calls
 from agentflow.gateway import RecordedCall, RecordedEpisode, rewards_of, trained_tokens
 from agentflow.models import ImagePart, Message, Part, TextPart, ToolCall, ToolReply, ToolSpec
 from agentflow.runs import image_file
@@ -34,16 +33,11 @@ def agent_tree(episode: RecordedEpisode, agent: str) -> ExportTree:
         reward = rewards_of(outcome, {agent: None}).get(agent)
     exact = trained_tokens(episode.calls).get(agent, [])
     return ExportTree(
-        id=f"{offer.id}{suffix}",
-        group=offer.task.id,
+        tree=empty_tree(f"{offer.id}{suffix}", offer.task.id, offer.task.question),
         draw=f"{offer.group}{suffix}",
-        text=offer.task.question,
         is_episode=True,
         answers=_answers(episode, agent, f"{offer.id}{suffix}", reward),
-        calls=tuple(
-            ExportCall(id=str(number), role=agent, tokens=tokens)
-            for number, (_, tokens) in enumerate(exact, 1)
-        ),
+        calls=numbered_calls((tokens for _, tokens in exact), agent),
         reward=reward,
         facts={
             "agent": agent,
@@ -153,7 +147,7 @@ def _content(parts: Sequence[Part]) -> str | list[dict[str, str]]:
     if not any(isinstance(part, ImagePart) for part in parts):
         return escape_special_tokens("\n".join(part.text for part in parts if isinstance(part, TextPart)))
     return [
-        {"type": "image", "path": _export_image(part).file}
+        {"type": "image", "path": image_file(_blob(part))}
         if isinstance(part, ImagePart)
         else {"type": "text", "text": escape_special_tokens(part.text)}
         for part in parts
@@ -161,17 +155,16 @@ def _content(parts: Sequence[Part]) -> str | list[dict[str, str]]:
     ]
 
 
-def _images(path: Sequence[RecordedCall]) -> Iterator[ExportImage]:
+def _images(path: Sequence[RecordedCall]) -> Iterator[Blob]:
     for message in (message for call in path for message in call.messages):
         for part in message.parts:
             shown = part.parts if isinstance(part, ToolReply) else (part,)
-            yield from (_export_image(one) for one in shown if isinstance(one, ImagePart))
+            yield from (_blob(one) for one in shown if isinstance(one, ImagePart))
 
 
-def _export_image(image: ImagePart) -> ExportImage:
+def _blob(image: ImagePart) -> Blob:
     # The data of a recorded image is the hash of its bytes.
-    hash = image.data.decode("ascii", "replace")
-    return ExportImage(hash, image.mime, image_file(Blob(hash, image.mime)))
+    return Blob(image.data.decode("ascii", "replace"), image.mime)
 
 
 def _call(call: ToolCall) -> dict[str, Any]:

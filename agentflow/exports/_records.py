@@ -1,88 +1,145 @@
-"""Trees and episodes as the formats read them, whatever run they come from."""
+"""Trees and episodes as the formats read them, whatever run they come from, and the rows that the formats make."""
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator
+from enum import StrEnum
 from typing import Any, Final, NamedTuple, Protocol
 
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from agentflow._typeguards import is_object
 from agentflow.errors import ConfigurationError
-from agentflow.exports._rows import DropReason
 from agentflow.models import ToolSpec
+from agentflow.runs import image_file
 from agentflow.tasks import VerifiableTask
-from agentflow.trace import Action, ChatMessage, Failure, SourceSpan, Tokens, Verdict
+from agentflow.team import fixed_names
+from agentflow.trace import Blob, ChatMessage, Node, Seed, TokenCall, Tokens, Tree, Voice
 
 _IMAGE: Final = re.compile(r"images/\w[\w.-]{0,200}")
 
 
-class ExportImage(Struct, frozen=True):
-    """Image of a node, by its file in the folder of the run, which may come from elsewhere."""
+class Take(StrEnum):
+    """Selection of answers. The set is closed."""
 
-    hash: str
-    """SHA-256 of its bytes."""
-    mime: str
-    """MIME type."""
-    file: str
-    """Path, relative to the folder: `images/….png`."""
-
-    def __post_init__(self) -> None:
-        if not _IMAGE.fullmatch(self.file):
-            raise ConfigurationError(f"{self.file!r:.200} is not the file of an image: images/NAME")
+    ALL = "all"
+    """Every question with an answer, right or wrong."""
+    CORRECT = "correct"
+    """Pairs of `synthesized_qa.jsonl`; episodes whose score is 1."""
+    BEST = "best"
+    """The correct answer of each seed or task with the highest score, the fewest actions; else the first."""
 
 
-class ExportNode(Struct, frozen=True, omit_defaults=True, kw_only=True):
-    """Node of a tree, or turn of an episode: a line of `trees.jsonl` or `trajectories.jsonl` has these."""
+class PathExtent(StrEnum):
+    """Extent of the path of a pair. The set is closed."""
 
-    node_id: str
-    """Id."""
-    parent_id: str | None = None
-    """Id of the previous node; `None` for the root."""
-    depth: int
-    """Number of actions from the root."""
-    intent: str = ""
-    """Reason for the action."""
-    action: dict[str, Any] | None = None
-    """`tool` and `args`; `None` for the root."""
-    observation: str = ""
-    """Whole text of the result."""
-    verdict: Verdict | None = None
-    """Judgement of the observation."""
-    reason: str | None = None
-    """Reason of the judgement."""
-    failure: Failure | None = None
-    """Failure of the action."""
-    images: tuple[ExportImage, ...] = ()
-    """Images in the result; of the root, those of the question."""
-    sources: tuple[SourceSpan, ...] = ()
-    """Documents that the result shows."""
-    reasoning: str = ""
-    """Reasoning of the model before the action."""
-    trainable: bool = True
-    """False for an action that failed or gave nothing new."""
-    fixed: tuple[str, ...] | None = None
-    """Names of the arguments that the seed or the task fixed."""
-    trouble: str = ""
-    """Error of the program that the call ran."""
-    isolation: str = ""
-    """Isolation from its siblings."""
-    diverged: bool = False
-    """Repeating the path to this node gave another observation."""
+    TRIMMED = "trimmed"
+    """The calls that the answer needs, with those that they rest on."""
+    FULL = "full"
+    """The whole path, wandering included."""
 
-    def __post_init__(self) -> None:
-        action = self.action
-        if action is not None and not (isinstance(action.get("tool"), str) and is_object(action.get("args"))):
-            raise ConfigurationError("an action has a tool and args")
 
-    @property
-    def call(self) -> Action:
-        """Action as the model wrote it: without the arguments that were fixed. Not for the root."""
-        action = self.action or {"tool": "", "args": {}}
-        fixed = frozenset(self.fixed or ())
-        return Action(
-            action["tool"], {name: own for name, own in action["args"].items() if name not in fixed}
-        )
+class DropReason(StrEnum):
+    """Reason that something of the run is in no row. The set is closed: manifests count by it."""
+
+    NO_QUESTION = "no_question"
+    """No question was written on the tree, or it was not accepted; its verified tasks have no path."""
+    NO_ANSWER = "no_answer"
+    """The episode has no answer."""
+    NO_SCORE = "no_score"
+    """The answer was not scored, so nobody knows if it is correct."""
+    NOT_CORRECT = "not_correct"
+    """The score is below 1."""
+    SURPLUS = "surplus"
+    """The pair or task passed every check and was not written: it repeats another one, contradicts one, or exceeds a quota."""
+    NOT_BEST = "not_best"
+    """Another correct answer of the seed or task was taken."""
+    NOTHING_TO_TRAIN = "nothing_to_train"
+    """Every message of the model is masked: it failed, or rests on something that is not shown."""
+    MASKED = "masked"
+    """The call failed or gave nothing new, and the format can't mask it."""
+    NO_TOKENS = "no_tokens"
+    """The tokens of its model calls are unknown."""
+    OFF_PATH = "off_path"
+    """The planner's call chose no action on the path of an answer or task that is taken."""
+    NO_ACTIONS = "no_actions"
+    """It has no action."""
+    NO_SIBLING = "no_sibling"
+    """It is the only message after its prefix."""
+    SAME_VALUE = "same_value"
+    """Its siblings are as good: rewards, verdicts and evidence are equal."""
+    UNDECIDED = "undecided"
+    """Its order among its siblings is unknown: nothing was scored, rewards overlap, or rewards and verdicts contradict each other; as many
+    of the paths through it are right as wrong."""
+    NO_MESSAGES = "no_messages"
+    """The run kept its tokens and no messages, or it was no conversation."""
+    VALIDATION = "validation"
+    """It is an episode of a validation, whose tasks must not be trained."""
+    SAME_TASK = "same_task"
+    """Another episode of the task stands for it."""
+    NO_REFERENCE = "no_reference"
+    """There is no reference answer."""
+    NO_DOCUMENTS = "no_documents"
+    """The documents that the answer needs are unknown, or are not all of the tree."""
+
+
+class ExportRow(NamedTuple):
+    """Row of a file."""
+
+    table: str
+    """Table; `train` for formats with one."""
+    group: str
+    """Seed or task that it comes from: a split never divides one."""
+    values: dict[str, Any]
+    """Columns."""
+    images: tuple[str, ...] = ()
+    """Paths of the images that it mentions."""
+
+
+class Dropped(NamedTuple):
+    """Something of the run that is in no row."""
+
+    group: str
+    """Seed or task that it comes from."""
+    id: str
+    """Id of the tree, the answer, the node or the call."""
+    reason: DropReason
+    """Reason."""
+
+
+COLUMNS: Final = {
+    "bool": "bool",
+    "float": "float64",
+    "int": "int64",
+    "json": "json",
+    "string": "string",
+}
+"""Column types and their names in a dataset card; a list of one is written `[type]`."""
+
+STRUCTS: Final[dict[str, dict[str, str]]] = {
+    "message": {"role": "string", "content": "string"},
+    "reward": {"style": "string", "ground_truth": "string"},
+    "task": {
+        "index": "int",
+        "id": "string",
+        "answers": "[string]",
+        "need_tools_kwargs": "bool",
+        "tools_kwargs": "json",
+    },
+    "verified_task": {
+        "index": "int",
+        "id": "string",
+        "answers": "[string]",
+        "need_tools_kwargs": "bool",
+        "tools_kwargs": "json",
+        "task": "json",
+    },
+}
+"""Column types with fields."""
+
+
+def fixed_arguments_of(tree: Tree, node: Node) -> list[str]:
+    """Return the names of the arguments that the seed or the task fixed."""
+    return [] if node.action is None else fixed_names(node.action.arguments, tree.seed.kwargs)
 
 
 class ExportAnswer(Struct, frozen=True, kw_only=True):
@@ -114,7 +171,7 @@ class ExportAnswer(Struct, frozen=True, kw_only=True):
     """Texts of observations that the reasoning of a pair cites."""
     messages: tuple[ChatMessage, ...] = ()
     """Conversation as an agent had it with a model; empty: it is retold from the nodes."""
-    images: tuple[ExportImage, ...] = ()
+    images: tuple[Blob, ...] = ()
     """Images in that conversation."""
     tools: tuple[ToolSpec, ...] = ()
     """Tools that were offered in that conversation."""
@@ -125,34 +182,13 @@ class ExportAnswer(Struct, frozen=True, kw_only=True):
         return len(self.messages) or len(self.nodes)
 
 
-class ExportCall(Struct, frozen=True, kw_only=True):
-    """Model call with its exact tokens."""
-
-    id: str
-    """Key in its episode."""
-    role: str
-    """Role that was asked."""
-    tokens: Tokens
-    """Exact tokens."""
-    advantage: float | None = None
-    """Advantage of its sampled tokens; `None`: unknown, or not trained."""
-    node: str = ""
-    """Id of the node in whose place the planner of a tree chose the next actions; empty: it is a call of an episode."""
-
-
 class ExportTree(Struct, frozen=True, kw_only=True):
     """Tree of a seed, an episode of a task (a tree without branches), or the calls of a training's episode."""
 
-    id: str
-    """Id of the tree or the episode."""
-    group: str
-    """Id of the seed or the task: episodes of one task share it."""
+    tree: Tree
+    """Its nodes, and the seed or the task, by whose id it is grouped."""
     draw: str = ""
     """Episodes whose rewards are compared, if a task was drawn several times, or its agents have rewards of their own."""
-    text: str
-    """Content of the seed, or the question."""
-    nodes: tuple[ExportNode, ...] = ()
-    """All nodes; a parent precedes its children."""
     is_episode: bool
     """False for the tree of a synthesis."""
     answers: tuple[ExportAnswer, ...] = ()
@@ -161,8 +197,10 @@ class ExportTree(Struct, frozen=True, kw_only=True):
     """Verified tasks of the tree."""
     surplus_tasks: tuple[str, ...] = ()
     """Ids of verified tasks that repeat another one."""
-    calls: tuple[ExportCall, ...] = ()
-    """Model calls whose tokens are known."""
+    calls: tuple[TokenCall, ...] = ()
+    """Model calls whose tokens are known; those of a planner have the keys `plan/PATH/NUMBER`."""
+    advantages: dict[str, float] = field(default_factory=dict[str, float])
+    """Advantages of the sampled tokens of trained calls, by the id of the call."""
     reward: float | None = None
     """Reward or score of the episode."""
     leaf: str = ""
@@ -175,49 +213,52 @@ class ExportTree(Struct, frozen=True, kw_only=True):
     def __post_init__(self) -> None:
         earlier = set[str]()
         for node in self.nodes:
-            if node.node_id in earlier or (node.parent_id is not None and node.parent_id not in earlier):
+            if node.id in earlier or (node.parent is not None and node.parent not in earlier):
                 raise ConfigurationError(
-                    f"{self.id!r:.100}: node {node.node_id!r:.100} is repeated, or before its parent"
+                    f"{self.id!r:.100}: node {node.id!r:.100} is repeated, or before its parent"
                 )
-            earlier.add(node.node_id)
+            earlier.add(node.id)
         for answer in self.answers:
             if unknown := {*answer.nodes, *answer.whole_path} - earlier:
                 raise ConfigurationError(
                     f"{self.id!r:.100}: there is no node {min(unknown)!r:.100} for its answer"
                 )
 
-    def by_id(self) -> Mapping[str, ExportNode]:
-        """Return the nodes by id."""
-        return {node.node_id: node for node in self.nodes}
+    @property
+    def id(self) -> str:
+        """Id of the tree or the episode."""
+        return self.tree.id
+
+    @property
+    def group(self) -> str:
+        """Id of the seed or the task: episodes of one task share it."""
+        return self.tree.seed.id
+
+    @property
+    def text(self) -> str:
+        """Content of the seed, or the question."""
+        return self.tree.seed.content
+
+    @property
+    def nodes(self) -> tuple[Node, ...]:
+        """All nodes; a parent precedes its children."""
+        return self.tree.nodes
 
     def with_whole_paths(self) -> "ExportTree":
         """Return the tree with answers on their whole paths."""
         answers = (replace(answer, nodes=answer.whole_path or answer.nodes) for answer in self.answers)
         return replace(self, answers=tuple(answers))
 
-    def path_to(self, node: str) -> list[str]:
-        """Return the ids of the nodes from the root to a node."""
-        known = self.by_id()
-        path: list[str] = []
-        place: str | None = node
-        while place is not None and place in known:
-            path.append(place)
-            place = known[place].parent_id
-        return path[::-1]
 
-    def leaves(self) -> Sequence[tuple[ExportNode, ...]]:
-        """Return the path to each leaf, without the root; a tree without actions has none."""
-        parents = {node.parent_id for node in self.nodes}
-        known = self.by_id()
-        paths: list[tuple[ExportNode, ...]] = []
-        for leaf in self.nodes:
-            if leaf.node_id in parents or leaf.action is None:
-                continue
-            path = [leaf]
-            while (parent := path[-1].parent_id) is not None:
-                path.append(known[parent])
-            paths.append(tuple(reversed(path[:-1])))
-        return paths
+def empty_tree(id: str, group: str, text: str) -> Tree:
+    """Return a tree without nodes: an episode whose messages or tokens alone are known."""
+    return Tree(id=id, seed=Seed(index=0, id=group, content=text), nodes=())
+
+
+def numbered_calls(calls: Iterable[Tokens], role: str) -> tuple[TokenCall, ...]:
+    """Return the calls of an agent, whose ids are their numbers from 1."""
+    voice = Voice(role=role)
+    return tuple(TokenCall(id=str(number), voice=voice, tokens=own) for number, own in enumerate(calls, 1))
 
 
 class ExportSource(Protocol):
@@ -230,7 +271,7 @@ class ExportSource(Protocol):
 
     def tools(self) -> tuple[ToolSpec, ...]: ...
     def trees(self) -> Iterator[ExportTree]: ...
-    def image(self, image: ExportImage) -> bytes | None: ...
+    def image(self, image: Blob) -> bytes | None: ...
 
 
 class ExportSurvey(NamedTuple):
@@ -238,7 +279,7 @@ class ExportSurvey(NamedTuple):
 
     groups: list[str]
     """Ids of the seeds or tasks, each once, in order."""
-    images: dict[str, ExportImage]
+    images: dict[str, Blob]
     """Images by their files."""
     has_tasks: bool
     """The trees have verified tasks."""
@@ -249,15 +290,19 @@ class ExportSurvey(NamedTuple):
 def survey(source: ExportSource) -> ExportSurvey:
     """Read a run once."""
     groups: dict[str, None] = {}
-    images: dict[str, ExportImage] = {}
+    images: dict[str, Blob] = {}
     tools = {tool.name: tool for tool in source.tools()}
     has_tasks = False
     for tree in source.trees():
         if tree.left_out is not None:
             continue
         groups[tree.group] = None
-        for one in (*tree.nodes, *tree.answers):
-            images.update({image.file: image for image in one.images})
+        shown = [node.images for node in tree.nodes] + [answer.images for answer in tree.answers]
+        for image in (image for blobs in shown for image in blobs):
+            # The run may come from elsewhere.
+            if not _IMAGE.fullmatch(file := image_file(image)):
+                raise ConfigurationError(f"{file!r:.200} is not the file of an image: images/NAME")
+            images[file] = image
         tools.update({tool.name: tool for answer in tree.answers for tool in answer.tools})
         has_tasks = has_tasks or bool(tree.tasks)
     return ExportSurvey(list(groups), images, has_tasks, tuple(tools.values()))

@@ -14,14 +14,27 @@ import msgspec
 from agentflow.errors import ConfigurationError
 from agentflow.exports._card import USAGE, dataset_card, side_files
 from agentflow.exports._conversations import ConversationFormats
-from agentflow.exports._long_context import LONG_CONTEXT_COLUMNS, long_context_rows
-from agentflow.exports._native import NATIVE_COLUMNS, TOKEN_COLUMNS, native_rows, token_rows
+from agentflow.exports._native import (
+    LONG_CONTEXT_COLUMNS,
+    NATIVE_COLUMNS,
+    TOKEN_COLUMNS,
+    long_context_rows,
+    native_rows,
+    token_rows,
+)
 from agentflow.exports._parquet import check_parquet
 from agentflow.exports._preferences import PreferenceFormats
-from agentflow.exports._records import ExportSource, ExportTree, survey
-from agentflow.exports._rows import Dropped, DropReason, ExportRow, PathExtent, Take
-from agentflow.exports._run_files import RunFiles, kind_of_files
-from agentflow.exports._run_journal import RunJournal
+from agentflow.exports._records import (
+    Dropped,
+    DropReason,
+    ExportRow,
+    ExportSource,
+    ExportTree,
+    PathExtent,
+    Take,
+    survey,
+)
+from agentflow.exports._sources import RunFiles, RunJournal, kind_of_files
 from agentflow.exports._task_rows import GRPO_COLUMNS, VERL_RL_COLUMNS, TaskFormats
 from agentflow.exports._writing import (
     MANIFEST,

@@ -7,8 +7,7 @@ from typing import Any, Final, NamedTuple
 import msgspec
 
 from agentflow.exports._conversations import no_answer_reason, wrong_reason
-from agentflow.exports._records import ExportAnswer, ExportTree
-from agentflow.exports._rows import Dropped, DropReason, ExportRow
+from agentflow.exports._records import Dropped, DropReason, ExportAnswer, ExportRow, ExportTree
 from agentflow.models import ToolSpec
 from agentflow.tasks import VerifiableTask
 from agentflow.text import escape_special_tokens

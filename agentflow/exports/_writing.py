@@ -17,7 +17,7 @@ from agentflow._private_files import make_private_folder, open_private, write_pr
 from agentflow._terminal import printable
 from agentflow.errors import ConfigurationError
 from agentflow.exports._parquet import ParquetTable
-from agentflow.exports._rows import Dropped, DropReason, ExportRow
+from agentflow.exports._records import Dropped, DropReason, ExportRow
 from agentflow.extras import missing_extra
 
 MANIFEST: Final = "manifest.json"

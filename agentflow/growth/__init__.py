@@ -7,7 +7,6 @@ resumes it. See docs/growth.md.
 from agentflow.growth._branch_sandboxes import BranchSandboxes
 from agentflow.growth._grower import Grower, NodeObserver
 from agentflow.growth._records import (
-    ActionRecord,
     LevelRecord,
     VerdictRecord,
     plans_of,
@@ -17,7 +16,6 @@ from agentflow.growth._records import (
 from agentflow.growth._settings import ExecutorPort, GrowthSettings, PlannerPort, Unforkable, VerifierPort
 
 __all__ = [
-    "ActionRecord",
     "BranchSandboxes",
     "ExecutorPort",
     "Grower",

@@ -1,11 +1,11 @@
 """Choosing the actions of a level: every node's planner is asked, and asked again for duplicates."""
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache, partial
-from typing import NamedTuple
 
-from msgspec import Struct
+from msgspec import Struct, field
 from rapidfuzz import fuzz
 
 from agentflow.actors import together
@@ -16,12 +16,12 @@ from agentflow.sandbox import Tool
 from agentflow.team import card_of, fixed_arguments
 from agentflow.trace import (
     Action,
+    Node,
     Plan,
     PlanRequest,
     Proposal,
     Reply,
     Seed,
-    Step,
     Usage,
     Verdict,
     canonical,
@@ -31,31 +31,22 @@ _NUMBER = re.compile(r"\d+")
 _WORD = re.compile(r"\w+")
 
 
-class ChosenAction(NamedTuple):
-    """An action that a node will try."""
-
-    intent: str
-    """The planner's reason for the action."""
-    action: Action
-    """The action."""
-    drawn: int = 1
-    """Number of proposals of this action, if duplicates are merged."""
-
-
 class NodeChoices(Struct):
     """Choices of one node."""
 
     key: str
     """Path key of the node."""
-    path: tuple[Step, ...]
+    path: tuple[Node, ...]
     """Steps from the root to the node."""
     wanted: int
     """Number of children wanted."""
-    choices: list[ChosenAction]
-    """Actions chosen so far."""
-    taken: list[Action]
+    choices: list[Node] = field(default_factory=list[Node])
+    """Steps chosen so far, each an intent and an action."""
+    drawn: Counter[str] = field(default_factory=Counter[str])
+    """Number of proposals of each action by its canonical form, if duplicates are merged."""
+    taken: list[Action] = field(default_factory=list[Action])
     """Duplicates that the planner proposed."""
-    refused: list[str]
+    refused: list[str] = field(default_factory=list[str])
     """Reasons for which other proposals were refused."""
     ended: str = ""
     """Reason for which the planner is not asked again."""
@@ -171,7 +162,7 @@ class ActionChooser:
             tools=self._cards,
             path=node.path,
             count=node.wanted - len(node.choices),
-            taken=(*(choice.action for choice in node.choices), *node.taken),
+            taken=(*(choice.call for choice in node.choices), *node.taken),
             refused=tuple(node.refused),
             remaining=self._settings.max_depth - len(node.path),
             kwargs=self._seed.kwargs,
@@ -185,12 +176,12 @@ class ActionChooser:
             self._merge(node, plan)
             return
         # A failed search may be tried again with other words, however similar.
-        path = [step.action for step in node.path if step.verdict not in (Verdict.ERROR, Verdict.EMPTY)]
+        path = [step.call for step in node.path if step.verdict not in (Verdict.ERROR, Verdict.EMPTY)]
         for proposal in plan.proposals:
             if len(node.choices) == node.wanted:
                 return
             action = self._action(proposal)
-            siblings = [choice.action for choice in node.choices]
+            siblings = [choice.call for choice in node.choices]
             if isinstance(action, str):
                 node.refused.append(action)
             elif self._taken.is_duplicate(action, [*path, *siblings]):
@@ -199,23 +190,21 @@ class ActionChooser:
                     node.taken.append(action)
             else:
                 self._taken.add(action)
-                node.choices.append(ChosenAction(proposal.intent, action))
+                node.choices.append(Node(intent=proposal.intent, action=action))
 
     def _merge(self, node: NodeChoices, plan: Plan) -> None:
         """Choose every valid action once, and count repeated proposals."""
-        drawn: dict[str, ChosenAction] = {}
         for proposal in plan.proposals[: node.wanted]:
             action = self._action(proposal)
             if isinstance(action, str):
                 node.refused.append(action)
                 continue
             form = canonical(action)
-            if form in drawn:
+            node.drawn[form] += 1
+            if node.drawn[form] > 1:
                 self.duplicates += 1
-                drawn[form] = drawn[form]._replace(drawn=drawn[form].drawn + 1)
             else:
-                drawn[form] = ChosenAction(proposal.intent, action)
-        node.choices.extend(drawn.values())
+                node.choices.append(Node(intent=proposal.intent, action=action))
 
     def _action(self, proposal: Proposal) -> Action | str:
         """Return the proposed action with the seed's fixed arguments, or the reason why it is invalid."""

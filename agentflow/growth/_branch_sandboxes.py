@@ -11,19 +11,18 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import NamedTuple
+from typing import TypeAlias
 
 import anyio
+from msgspec.structs import replace
 
 from agentflow.actors import together
 from agentflow.errors import ErrorKind, RunStopped, StopCause, ToolFailure
-from agentflow.growth._action_chooser import ChosenAction
-from agentflow.growth._records import ActionRecord
 from agentflow.growth._settings import ExecutorPort, Unforkable
 from agentflow.journal import Page
 from agentflow.sandbox import Sandbox, Tool
 from agentflow.telemetry import mark_spans, silent_spans
-from agentflow.trace import Action, ActionOutcome, Failure, Isolation, Observation
+from agentflow.trace import Action, ActionOutcome, Failure, Isolation, Node, Observation
 
 MAX_ATTEMPTS = 5
 """Attempts at an action that an outside process may have ended."""
@@ -225,16 +224,9 @@ async def _replay_all(sandbox: Sandbox, history: Sequence[PastAction], replay: R
     return True
 
 
-class BranchResult(NamedTuple):
-    """A branch after its action."""
-
-    record: ActionRecord
-    """The completed action."""
-    state: BranchState
-    """State from which its children continue, including a claim."""
-
-
-Job = Callable[[], Awaitable[BranchResult]]
+BranchResult: TypeAlias = tuple[Node, BranchState]
+"""A step with its outcome, and the state from which its children continue, including a claim."""
+Job: TypeAlias = Callable[[], Awaitable[BranchResult]]
 """Remaining work of one branch."""
 
 
@@ -256,11 +248,12 @@ class ActionRunner:
         self._unforkable = unforkable
 
     async def act(
-        self, state: BranchState, keys: Sequence[str], choices: Sequence[ChosenAction]
+        self, state: BranchState, keys: Sequence[str], choices: Sequence[Node]
     ) -> list[BranchResult]:
         """Run the actions of a node's children; this uses up the parent's claim on its state.
 
         :param keys: path keys of the children.
+        :param choices: the chosen steps, without outcomes.
         """
         if not choices:
             await self._sandboxes.release(state)
@@ -268,16 +261,18 @@ class ActionRunner:
         state.share(len(choices))
         results: dict[str, BranchResult] = {}
         for key, choice in zip(keys, choices, strict=True):
-            record = self._page.recall(f"act/{key}", ActionRecord)
-            if record is not None:
-                results[key] = await self._resume(state, key, choice.action, record)
+            step = self._page.recall(f"act/{key}", Node)
+            if step is not None:
+                results[key] = await self._resume(
+                    state, key, replace(choice, outcome=step.outcome, isolation=step.isolation)
+                )
         pending = [pair for pair in zip(keys, choices, strict=True) if pair[0] not in results]
         jobs = await self._prepare(state, pending)
         done = await together(jobs)
         results.update(zip((key for key, _ in pending), done, strict=True))
         return [results[key] for key in keys]
 
-    async def _prepare(self, state: BranchState, pending: Sequence[tuple[str, ChosenAction]]) -> list[Job]:
+    async def _prepare(self, state: BranchState, pending: Sequence[tuple[str, Node]]) -> list[Job]:
         """Return the jobs in order. Every branch has its sandbox before the first one acts."""
         jobs: list[Job] = []
         refused = ""
@@ -295,15 +290,15 @@ class ActionRunner:
                     jobs.append(await self._branch_alone(state, key, choice, others, refused))
         return jobs
 
-    def _stateful(self, choice: ChosenAction) -> bool:
-        return self._run_sandboxes.tools[choice.action.tool].stateful
+    def _stateful(self, choice: Node) -> bool:
+        return self._run_sandboxes.tools[choice.call.tool].stateful
 
-    async def _branch(self, state: BranchState, key: str, choice: ChosenAction) -> Job:
+    async def _branch(self, state: BranchState, key: str, choice: Node) -> Job:
         sandbox, isolation = await self._sandboxes.branch(state, self._replay)
         return partial(self._act_isolated, state.history, sandbox, isolation, key, choice)
 
     async def _branch_alone(
-        self, state: BranchState, key: str, choice: ChosenAction, others: int, reason: str
+        self, state: BranchState, key: str, choice: Node, others: int, reason: str
     ) -> Job:
         """Apply the policy for unforkable sandboxes: the first child takes its parent's sandbox, or none does."""
         for _ in range(others):
@@ -313,9 +308,9 @@ class ActionRunner:
         await self._sandboxes.release(state)
         return partial(self._refuse, state, key, choice, reason)
 
-    async def _act_shared(self, state: BranchState, key: str, choice: ChosenAction) -> BranchResult:
+    async def _act_shared(self, state: BranchState, key: str, choice: Node) -> BranchResult:
         with mark_spans(node=key, effect=f"act/{key}", isolation=Isolation.SHARED):
-            outcome = await self._act(self._run_sandboxes.base, choice.action)
+            outcome = await self._act(self._run_sandboxes.base, choice.call)
         return await self._record(key, outcome, Isolation.SHARED, choice, state)
 
     async def _act_isolated(
@@ -324,9 +319,9 @@ class ActionRunner:
         sandbox: Sandbox,
         isolation: Isolation,
         key: str,
-        choice: ChosenAction,
+        choice: Node,
     ) -> BranchResult:
-        action = choice.action
+        action = choice.call
         with mark_spans(node=key, effect=f"act/{key}", isolation=isolation):
             outcome = await self._act(sandbox, action)
         equal = 1
@@ -351,30 +346,27 @@ class ActionRunner:
             await self._page.settle()
         return await self._executor.act(sandbox, action)
 
-    async def _refuse(self, state: BranchState, key: str, choice: ChosenAction, reason: str) -> BranchResult:
+    async def _refuse(self, state: BranchState, key: str, choice: Node, reason: str) -> BranchResult:
         """Record an action that was not tried. Its claim was given back, so its state has only a history."""
         outcome = ActionOutcome(Observation(), Failure(ErrorKind.CANNOT_FORK, f"not tried: {reason}"))
         return await self._record(key, outcome, Isolation.SHARED, choice, BranchState(state.history))
 
-    async def _resume(
-        self, state: BranchState, key: str, action: Action, record: ActionRecord
-    ) -> BranchResult:
-        """Return an action completed before a crash; its state has only a history."""
-        failure = record.outcome.failure
-        refused = failure is not None and failure.kind == ErrorKind.CANNOT_FORK
-        if record.isolation is Isolation.SHARED and not refused:
-            return BranchResult(record, state)
+    async def _resume(self, state: BranchState, key: str, step: Node) -> BranchResult:
+        """Return a step completed before a crash; its state has only a history."""
+        refused = is_refused(step)
+        if step.isolation is Isolation.SHARED and not refused:
+            return step, state
         await self._sandboxes.release(state)
         if refused:
-            return BranchResult(record, BranchState(state.history))
-        return BranchResult(record, BranchState((*state.history, PastAction(key, action, record.outcome))))
+            return step, BranchState(state.history)
+        return step, BranchState((*state.history, PastAction(key, step.call, step.outcome)))
 
     async def _record(
-        self, key: str, outcome: ActionOutcome, isolation: Isolation, choice: ChosenAction, state: BranchState
+        self, key: str, outcome: ActionOutcome, isolation: Isolation, choice: Node, state: BranchState
     ) -> BranchResult:
-        record = ActionRecord(outcome, isolation, choice.action, choice.intent)
-        await self._page.note(f"act/{key}", record)
-        return BranchResult(record, state)
+        step = replace(choice, outcome=outcome, isolation=isolation)
+        await self._page.note(f"act/{key}", step)
+        return step, state
 
     async def _replay(self, sandbox: Sandbox, past: PastAction, last: bool) -> bool:
         with silent_spans():
@@ -398,3 +390,8 @@ class ActionRunner:
         """Tell whether repeating the action may do harm that a fresh sandbox cannot undo."""
         hints = self._run_sandboxes.tools[action.tool].hints
         return hints.open_world and not self._run_sandboxes.is_repeatable(action)
+
+
+def is_refused(step: Node) -> bool:
+    """Tell whether the action was not tried: its path cannot be replayed, so nothing can follow it."""
+    return step.failure is not None and step.failure.kind == ErrorKind.CANNOT_FORK

@@ -10,16 +10,16 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from agentflow.actors import together
-from agentflow.errors import ErrorKind
-from agentflow.growth._action_chooser import ActionChooser, ChosenAction, NodeChoices
+from agentflow.growth._action_chooser import ActionChooser, NodeChoices
 from agentflow.growth._branch_sandboxes import (
     ActionRunner,
     BranchResult,
     BranchSandboxes,
     BranchState,
     TreeSandboxes,
+    is_refused,
 )
-from agentflow.growth._records import ActionRecord, LevelRecord, VerdictRecord, diverged_nodes, path_key
+from agentflow.growth._records import LevelRecord, VerdictRecord, diverged_nodes, path_key
 from agentflow.growth._settings import ExecutorPort, GrowthSettings, PlannerPort, VerifierPort
 from agentflow.journal import Page
 from agentflow.trace import (
@@ -29,7 +29,6 @@ from agentflow.trace import (
     Node,
     Observation,
     Seed,
-    Step,
     Text,
     Tree,
     Usage,
@@ -55,8 +54,8 @@ class OpenNode(Struct):
     """Positions of the node and its ancestors."""
     node: Node
     """The node."""
-    steps: tuple[Step, ...]
-    """Steps from the root, as shown to the roles."""
+    steps: tuple[Node, ...]
+    """Nodes from the root to this one, without the root."""
     state: BranchState
     """State in which its children act, including one claim."""
     failed: bool = False
@@ -67,10 +66,13 @@ class _Child(NamedTuple):
     """A child whose action is done and whose verdict is pending."""
 
     parent: OpenNode
-    path: tuple[int, ...]
-    choice: ChosenAction
-    result: BranchResult
+    node: Node
+    state: BranchState
     request: JudgementRequest
+
+    @property
+    def path(self) -> tuple[int, ...]:
+        return (*self.parent.path, self.node.position)
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,16 +135,8 @@ class _TreeGrowth:
         self._verifier_usage = Usage()
 
     async def grow(self) -> Tree:
-        root = Node(
-            id=node_id(self._id, ()),
-            parent=None,
-            depth=0,
-            position=0,
-            intent="",
-            action=None,
-            observation=Observation((Text(self._seed.content),)),
-            verdict=Verdict.NEW,
-        )
+        observation = Observation((Text(self._seed.content),))
+        root = Node(id=node_id(self._id, ()), outcome=ActionOutcome(observation), verdict=Verdict.NEW)
         self._add(root)
         level = [OpenNode((), root, (), BranchState())]
         while level:
@@ -178,9 +172,7 @@ class _TreeGrowth:
 
     async def _next_level(self, level: Sequence[OpenNode]) -> list[OpenNode]:
         """Grow the children of a level, in path order."""
-        chosen = [
-            NodeChoices(path_key(each.path), each.steps, self._wanted(each), [], [], []) for each in level
-        ]
+        chosen = [NodeChoices(path_key(each.path), each.steps, self._wanted(each)) for each in level]
         await self._chooser.choose(chosen)
         for parent, choices in zip(level, chosen, strict=True):
             if choices.reasoning:
@@ -189,43 +181,41 @@ class _TreeGrowth:
                 self._stalled[parent.node.id] = choices.stalled
         families = await together([partial(self._act, *pair) for pair in zip(level, chosen, strict=True)])
         children = [
-            self._child(parent, position, choice, result)
-            for parent, choices, results in zip(level, chosen, families, strict=True)
-            for position, (choice, result) in enumerate(zip(choices.choices, results, strict=True))
+            self._child(parent, step, state)
+            for parent, results in zip(level, families, strict=True)
+            for step, state in results
         ]
         verdicts = await self._verdicts(children)
         await self._record_level(children, verdicts)
         return [self._complete(child, verdict) for child, verdict in zip(children, verdicts, strict=True)]
 
     async def _act(self, parent: OpenNode, chosen: NodeChoices) -> list[BranchResult]:
-        keys = [path_key((*parent.path, position)) for position in range(len(chosen.choices))]
-        self._recalled.update(key for key in keys if f"act/{key}" in self._page)
-        return await self._runner.act(parent.state, keys, chosen.choices)
+        """Run the chosen actions; return the children, each with its place in the tree."""
+        steps: list[Node] = []
+        for position, choice in enumerate(chosen.choices):
+            path = (*parent.path, position)
+            step = replace(
+                choice, id=node_id(self._id, path), parent=parent.node.id, depth=len(path), position=position
+            )
+            steps.append(step)
+            if f"act/{path_key(path)}" in self._page:
+                self._recalled.add(step.id)
+            if (drawn := chosen.drawn[step.call.canonical]) > 1:
+                self._drawn[step.id] = drawn
+        keys = [path_key((*parent.path, step.position)) for step in steps]
+        return await self._runner.act(parent.state, keys, steps)
 
-    def _child(self, parent: OpenNode, position: int, choice: ChosenAction, result: BranchResult) -> _Child:
-        outcome = result.record.outcome
-        text = outcome.observation.text
-        computes = self._grower.sandboxes.tools[choice.action.tool].stateful
+    def _child(self, parent: OpenNode, step: Node, state: BranchState) -> _Child:
+        text = step.observation.text
+        computes = self._grower.sandboxes.tools[step.call.tool].stateful
         mark = blake2b(text.encode(), digest_size=16).digest()
         # Many programs print `ok` or `1`, each for its own reason.
         seen = mark in self._seen and not (computes and len(text) < MIN_REPEATED_CHARS)
         self._seen.add(mark)
         request = JudgementRequest(
-            seed=self._seed.content,
-            path=parent.steps,
-            step=Step(
-                choice.intent,
-                choice.action,
-                text,
-                images=outcome.observation.blobs,
-                failure=_reason(outcome),
-            ),
-            failure=outcome.failure,
-            trouble=outcome.trouble,
-            seen_elsewhere=seen,
-            computes=computes,
+            seed=self._seed.content, path=parent.steps, step=step, seen_elsewhere=seen, computes=computes
         )
-        return _Child(parent, (*parent.path, position), choice, result, request)
+        return _Child(parent, step, state, request)
 
     async def _verdicts(self, children: Sequence[_Child]) -> list[VerdictRecord]:
         """Judge all children. Verdicts of a model are recorded one by one: the others follow from the page."""
@@ -263,44 +253,13 @@ class _TreeGrowth:
         return VerdictRecord(judgement.verdict, judgement.reason, reply.usage, reply.failure, reply.prompt)
 
     def _complete(self, child: _Child, verdict: VerdictRecord) -> OpenNode:
-        record, step = child.result.record, child.request.step
-        node = Node(
-            id=node_id(self._id, child.path),
-            parent=child.parent.node.id,
-            depth=len(child.path),
-            position=child.path[-1],
-            intent=child.choice.intent,
-            action=child.choice.action,
-            observation=record.outcome.observation,
-            verdict=verdict.verdict,
-            reason=verdict.reason,
-            failure=record.outcome.failure,
-            isolation=record.isolation,
-            usage=verdict.usage,
-        )
-        self._add(node, recalled=path_key(child.path) in self._recalled)
-        if child.choice.drawn > 1:
-            self._drawn[node.id] = child.choice.drawn
+        node = replace(child.node, verdict=verdict.verdict, reason=verdict.reason, usage=verdict.usage)
+        self._add(node)
         self._verifier_usage += verdict.usage
         unjudged = verdict.failure is not None
-        failed = verdict.verdict in _REPAIRABLE and not (
-            unjudged or child.parent.failed or _is_refused(record)
-        )
-        reason = step.failure or (verdict.reason if verdict.verdict is Verdict.ERROR else "")
-        judged = replace(step, verdict=verdict.verdict, failure=reason)
-        return OpenNode(child.path, node, (*child.parent.steps, judged), child.result.state, failed)
+        failed = node.verdict in _REPAIRABLE and not (unjudged or child.parent.failed or is_refused(node))
+        return OpenNode(child.path, node, (*child.parent.steps, node), child.state, failed)
 
-    def _add(self, node: Node, *, recalled: bool = False) -> None:
+    def _add(self, node: Node) -> None:
         self._nodes.append(node)
-        self._grower.observer(self._seed, node, recalled)
-
-
-def _is_refused(record: ActionRecord) -> bool:
-    """Tell whether the action was not tried: its path cannot be replayed, so nothing can follow it."""
-    failure = record.outcome.failure
-    return failure is not None and failure.kind == ErrorKind.CANNOT_FORK
-
-
-def _reason(outcome: ActionOutcome) -> str:
-    failure = outcome.failure
-    return outcome.trouble if failure is None else f"{failure.kind}: {failure.message}"
+        self._grower.observer(self._seed, node, node.id in self._recalled)

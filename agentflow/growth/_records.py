@@ -7,10 +7,9 @@ from msgspec.structs import replace
 
 from agentflow.journal import Page
 from agentflow.trace import (
-    Action,
+    NO_OUTCOME,
     ActionOutcome,
     Failure,
-    Isolation,
     Node,
     Observation,
     Plan,
@@ -21,19 +20,6 @@ from agentflow.trace import (
     Usage,
     Verdict,
 )
-
-
-class ActionRecord(Struct, frozen=True):
-    """A completed action, under `act/<path>`."""
-
-    outcome: ActionOutcome
-    """Result of the action."""
-    isolation: Isolation
-    """Isolation from its siblings."""
-    action: Action | None = None
-    """The action, for readers of the journal; `None` in journals of earlier versions."""
-    intent: str = ""
-    """The planner's reason for it."""
 
 
 class LevelRecord(Struct, frozen=True):
@@ -92,7 +78,7 @@ def without_observations(tree: Tree) -> Tree:
 
     See docs/journal.md and docs/growth.md.
     """
-    nodes = tuple(replace(node, observation=Observation(), failure=None) for node in tree.nodes)
+    nodes = tuple(replace(node, outcome=NO_OUTCOME) for node in tree.nodes)
     seed = Seed(index=tree.seed.index, id=tree.seed.id, content="")
     return replace(tree, seed=seed, nodes=nodes)
 
@@ -108,10 +94,9 @@ def with_observations(tree: Tree, seed: Seed, page: Page) -> Tree:
     nodes = list(tree.nodes)
     for index, node in enumerate(nodes):
         if node.parent is None:
-            nodes[index] = replace(node, observation=Observation((Text(seed.content),)))
-        elif (record := page.recall(f"act/{keys[node.id]}", ActionRecord)) is not None:
-            outcome = record.outcome
-            nodes[index] = replace(node, observation=outcome.observation, failure=outcome.failure)
+            nodes[index] = replace(node, outcome=ActionOutcome(Observation((Text(seed.content),))))
+        elif (step := page.recall(f"act/{keys[node.id]}", Node)) is not None:
+            nodes[index] = replace(node, outcome=step.outcome)
     diverged = tree.diverged or diverged_nodes(nodes, page)
     return replace(tree, seed=seed, nodes=tuple(nodes), diverged=diverged)
 

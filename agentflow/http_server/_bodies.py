@@ -56,10 +56,7 @@ class BodyRefusedError(Exception):
     """A body over a limit."""
 
     def __init__(self, status: int, message: str, *, close: bool = False) -> None:
-        """Store the HTTP status and one line for the client.
-
-        :param close: close the connection instead of receiving the rest, although the client may then miss the answer.
-        """
+        """:param close: close the connection instead of receiving the rest, although the client may then miss the answer."""
         super().__init__(message)
         self.status = status
         self.close = close
@@ -78,7 +75,6 @@ class RequestThrottle:
     """Time since its last request for which a client is active."""
 
     def __init__(self, *, clock: Callable[[], float] = time.monotonic) -> None:
-        """Create it without clients."""
         self._clock = clock
         # The client that was active last is the last one.
         self._seen: dict[str, float] = {}
@@ -117,15 +113,12 @@ class _HeldMemory:
     """Memory of large requests, counted until they end."""
 
     def __init__(self, of_one: float) -> None:
-        """Create it empty.
-
-        :param of_one: limit of one client; a single request is never over it. That of all is `HELD_BY_ALL_BYTES`.
-        """
+        """:param of_one: limit of one client; a single request is never over it. That of all is `HELD_BY_ALL_BYTES`."""
         self._of_one = of_one
         self._held: dict[str, int] = {}
         self._released = anyio.Event()
 
-    async def hold(self, client: str, size: int) -> None:
+    async def reserve(self, client: str, size: int) -> None:
         """Wait until there is room, and count a request.
 
         :raises BodyRefusedError: if there is none for too long.
@@ -146,8 +139,8 @@ class _HeldMemory:
         self._released = anyio.Event()
 
     def _has_room(self, client: str, size: int) -> bool:
-        own, total = self._held.get(client, 0), sum(self._held.values())
-        return (not own or own + size <= self._of_one) and (not total or total + size <= HELD_BY_ALL_BYTES)
+        held, total = self._held.get(client, 0), sum(self._held.values())
+        return (not held or held + size <= self._of_one) and (not total or total + size <= HELD_BY_ALL_BYTES)
 
 
 class RequestBodies:
@@ -161,9 +154,7 @@ class RequestBodies:
         held_bytes: int = HELD_BYTES,
         throttle: RequestThrottle | None = None,
     ) -> None:
-        """Prepare to read.
-
-        :param limits: maximum size of a body, and number of its JSON values: decoding holds the event loop.
+        """:param limits: maximum size of a body, and number of its JSON values: decoding holds the event loop.
         :param several: the server is divided among several clients.
         :param held_bytes: memory of the large requests of one of several clients that are being answered.
         """
@@ -222,7 +213,7 @@ class RequestBodies:
 
         :raises BodyRefusedError: if there is none for too long.
         """
-        await self._answered_memory.hold(client, size)
+        await self._answered_memory.reserve(client, size)
         try:
             yield
         finally:
@@ -241,7 +232,7 @@ class RequestBodies:
         read = min(size, self._limits.max_bytes)
         try:
             async with turns:
-                await self._read_memory.hold(client, read)
+                await self._read_memory.reserve(client, read)
                 try:
                     # Before reading, because the rest of a body that is refused is received, too.
                     await anyio.sleep(self._throttle.delay(client, size * SECONDS_PER_BYTE))
@@ -250,7 +241,7 @@ class RequestBodies:
                         raise BodyRefusedError(413, self._too_large(), close=rest)
                     body, values = await self._checked(receive)
                     held = len(body) + values * VALUE_BYTES
-                    await self._answered_memory.hold(client, held)
+                    await self._answered_memory.reserve(client, held)
                 finally:
                     self._read_memory.release(client, read)
                 # The next large request waits for it.

@@ -58,9 +58,7 @@ class Connections:
     def __init__(
         self, limit: int, *, name: str = "server", clock: Callable[[], float] = time.monotonic
     ) -> None:
-        """Create it empty.
-
-        :param limit: maximum number of connections.
+        """:param limit: maximum number of connections.
         :param name: name of the server in the log.
         """
         self.limit = limit
@@ -175,7 +173,7 @@ class Connections:
             self._heads[connection] = self._now()
         return connection in self._heads
 
-    def hold(self, size: int) -> bool:
+    def count_head_bytes(self, size: int) -> bool:
         """Count bytes of headers that wait for their rest; return false if that is too much."""
         self._head_bytes += size
         return self._head_bytes <= WAITING_BYTES
@@ -229,7 +227,7 @@ class Connections:
         if not by_host:
             return False
         most = max(map(len, by_host.values()))
-        greediest = [one for host in by_host.values() if len(host) == most for one in host]
+        greediest = [candidate for host in by_host.values() if len(host) == most for candidate in host]
         for connection in greediest[: max(1, self.limit // 8)]:
             connection.abort()
         return True
@@ -273,7 +271,7 @@ class LimitedConnection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         if self._inner is not None:
             waits = self._connections.begin_head(self) and all(end not in data for end in _HEAD_ENDS)
-            if not waits or self._hold(len(data)):
+            if not waits or self._hold_head_bytes(len(data)):
                 self._inner.data_received(data)
         elif not self._left:
             self._take_head(data)
@@ -308,13 +306,13 @@ class LimitedConnection(asyncio.Protocol):
         """Keep the bytes until the headers are complete; then let the protocol inside answer."""
         start = max(0, len(self._head) - 3)
         self._head += data
-        ends = [place for end in _HEAD_ENDS if (place := self._head.find(end, start)) >= 0]
+        ends = [end_index for end in _HEAD_ENDS if (end_index := self._head.find(end, start)) >= 0]
         # What is no request at all is answered by the protocol inside.
         if self._head[:1].isalpha() and min(ends, default=len(self._head)) > HEAD_BYTES:
             self._refuse("431 Request Header Fields Too Large", "the headers are too large")
             return
         if self._head[:1].isalpha() and not ends:
-            self._hold(len(data))
+            self._hold_head_bytes(len(data))
             return
         if not self._has_room:
             self._refuse(
@@ -337,16 +335,16 @@ class LimitedConnection(asyncio.Protocol):
         self._transport.write_eof()
         self._connections.leave(self)
 
-    def _hold(self, size: int) -> bool:
+    def _hold_head_bytes(self, size: int) -> bool:
         """Count bytes of incomplete headers; close the connection and return false if all connections have too many."""
         self._held += size
-        if not (fits := self._connections.hold(size)):
+        if not (fits := self._connections.count_head_bytes(size)):
             self._connections.log.refused("too many incomplete requests")
             self.abort()
         return fits
 
     def release_head(self) -> None:
         """Forget bytes of headers."""
-        self._connections.hold(-self._held)
+        self._connections.count_head_bytes(-self._held)
         self._held = 0
         self._head.clear()

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from agentflow.telemetry import get_logger
 
 MINUTE = 60.0
-_MOST_KINDS = 256
+_MAX_KINDS = 256
 _log = get_logger(__name__)
 
 
@@ -25,7 +25,7 @@ class _Repetitions:
         if now - since < MINUTE:
             self._kinds[kind] = (since, held + 1)
             return None
-        if len(self._kinds) >= _MOST_KINDS:
+        if len(self._kinds) >= _MAX_KINDS:
             self._kinds.clear()
         self._kinds[kind] = (now, 0)
         return held
@@ -35,10 +35,7 @@ class RefusalLog:
     """Log of a server's refusals."""
 
     def __init__(self, server: str, clock: Callable[[], float] = time.monotonic) -> None:
-        """Create it.
-
-        :param server: name of the server in each line.
-        """
+        """:param server: name of the server in each line."""
         self._server = server
         self._repetitions = _Repetitions(clock)
 
@@ -52,7 +49,6 @@ class OncePerMinute(logging.Filter):
     """Filter of a library's logger: each kind of line once a minute."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        """Create it."""
         super().__init__()
         self._repetitions = _Repetitions(clock)
 

@@ -70,9 +70,7 @@ class AsgiServer(uvicorn.Server):
     def __init__(
         self, app: ASGIApp, *, name: str, protocol: Callable[..., asyncio.Protocol] | None = None
     ) -> None:
-        """Prepare to serve.
-
-        :param name: name of the server in the log.
+        """:param name: name of the server in the log.
         :param protocol: makes the protocol of each connection, if a proxy in front limits them; by default they are limited here.
         """
         self.connections = Connections(max_connections(), name=name)
@@ -190,6 +188,6 @@ def _counting(connections: Connections) -> Callable[..., Awaitable[web.StreamRes
 def _quiet(name: str) -> logging.Logger:
     """Return a library's logger that writes each kind of line once a minute."""
     logger = logging.getLogger(name)
-    if not any(isinstance(one, OncePerMinute) for one in logger.filters):
+    if not any(isinstance(filter_, OncePerMinute) for filter_ in logger.filters):
         logger.addFilter(OncePerMinute())
     return logger

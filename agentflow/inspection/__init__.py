@@ -5,6 +5,7 @@
 
 from agentflow.inspection._collection import RunCollection, open_runs
 from agentflow.inspection._reader import DAMAGE, MAX_TEXT, RunReader
+from agentflow.inspection._trees import nodes_by_spot
 from agentflow.inspection._types import (
     CallDetail,
     CallSummary,
@@ -53,5 +54,6 @@ __all__ = [
     "TokenPiece",
     "TreeSkeleton",
     "WorkState",
+    "nodes_by_spot",
     "open_runs",
 ]

@@ -305,6 +305,15 @@ class JournalRun(RunReader, Generic[R]):
     def _summaries(self, found: Sequence[StoredSeed]) -> list[SeedSummary]: ...
 
     @abstractmethod
+    def _details(self, stored: StoredSeed, spots: Sequence[str]) -> dict[str, NodeDetail]:
+        """Return nodes by spot, in a synthesis without their calls; unknown ones are left out."""
+
+    def nodes(self, seed: str, spots: Sequence[str]) -> list[NodeSummary]:
+        """Return nodes as rows."""
+        found = self._details(self.stored(seed), spots)
+        return [_row(found[spot]) for spot in spots if spot in found]
+
+    @abstractmethod
     def _observation(self, stored: StoredSeed, spot: str) -> Observation:
         """Return the observation of a node."""
 
@@ -456,6 +465,21 @@ def parts_of(observation: Observation) -> tuple[NodePart, ...]:
         if isinstance(part, Text)
         else NodePart(blob=part.hash, mime=part.mime)
         for part in observation.parts
+    )
+
+
+def _row(node: NodeDetail) -> NodeSummary:
+    text = "\n".join(part.text for part in node.parts if not part.blob)
+    return NodeSummary(
+        spot=node.spot,
+        tool=node.tool,
+        arguments=short(msgspec.json.encode(node.arguments).decode()) if node.tool else "",
+        intent=short(node.intent),
+        verdict=node.verdict,
+        failure="" if node.failure is None else node.failure.kind,
+        line=short(text[:2_000]),
+        images=sum(bool(part.blob) for part in node.parts) if node.spot else 0,
+        children=node.children,
     )
 
 

@@ -169,32 +169,6 @@ class EpisodeRun(JournalRun[TaskResult]):
             cursor=cursor,
         )
 
-    def nodes(self, seed: str, spots: Sequence[str]) -> list[NodeSummary]:
-        """Return turns as rows."""
-        stored = self.stored(seed)
-        turns = self._turns(stored)
-        rows: list[NodeSummary] = []
-        for spot in spots:
-            if not spot:
-                line, children = short(task_of(stored.seed)[0].question), len(_children(turns, ""))
-                rows.append(NodeSummary(spot="", verdict=Verdict.NEW.value, line=line, children=children))
-            elif (turn := turns.get(spot)) is not None:
-                text = "" if turn.outcome is None else turn.outcome.observation.text[:2_000]
-                rows.append(
-                    NodeSummary(
-                        spot=spot,
-                        tool=turn.tool,
-                        arguments=short(msgspec.json.encode(turn.arguments).decode()),
-                        intent=short(turn.intent),
-                        verdict=turn.verdict,
-                        failure="" if turn.failure is None else turn.failure.kind,
-                        line=short(text),
-                        images=0 if turn.outcome is None else len(turn.outcome.observation.blobs),
-                        children=len(_children(turns, spot)),
-                    )
-                )
-        return rows
-
     def children(self, seed: str, spot: str) -> list[NodeSummary]:
         """Return the next turn, or at the root the first turn of each try."""
         turns = self._turns(self.stored(seed))
@@ -204,40 +178,35 @@ class EpisodeRun(JournalRun[TaskResult]):
 
     def node(self, seed: str, spot: str) -> NodeDetail:
         """Return a turn with everything that is known about it."""
-        stored = self.stored(seed)
+        return self._details(self.stored(seed), [spot])[spot]
+
+    def _details(self, stored: StoredSeed, spots: Sequence[str]) -> dict[str, NodeDetail]:
         page = self._page(stored)
         turns = _by_spot(page)
-        children = len(_children(turns, spot))
-        if not spot:
-            return NodeDetail(
-                spot="",
-                id="",
-                parts=parts_of(self._observation(stored, spot)),
-                verdict=Verdict.NEW.value,
-                children=children,
-                calls=tuple(page.other),
-            )
-        turn = turns[spot]
-        decision, outcome = turn.decision, turn.outcome
-        reasoning = [
-            call.reasoning for call in turn.calls if call.role in ("planner", "agent") and call.reasoning
-        ]
-        return NodeDetail(
-            spot=spot,
-            id="",
-            intent=turn.intent,
-            reasoning="\n\n".join(reasoning),
-            tool=turn.tool,
-            arguments=turn.arguments,
-            parts=() if outcome is None else parts_of(outcome.observation),
-            verdict=turn.verdict,
-            reason="" if decision is None else f"{decision.assessment.value}: {decision.analysis}",
-            judge="" if decision is None else "model",
-            failure=turn.failure,
-            trouble="" if outcome is None else outcome.trouble,
-            children=children,
-            calls=tuple(turn.calls),
-        )
+        found: dict[str, NodeDetail] = {}
+        for spot in spots:
+            detail = NodeDetail(spot=spot, id="", children=len(_children(turns, spot)))
+            if not spot:
+                parts = parts_of(self._observation(stored, spot))
+                found[spot] = replace(detail, parts=parts, verdict=Verdict.NEW.value, calls=tuple(page.other))
+            elif (turn := turns.get(spot)) is not None:
+                decision, outcome = turn.decision, turn.outcome
+                asked = (call for call in turn.calls if call.role in ("planner", "agent"))
+                found[spot] = replace(
+                    detail,
+                    intent=turn.intent,
+                    reasoning="\n\n".join(call.reasoning for call in asked if call.reasoning),
+                    tool=turn.tool,
+                    arguments=turn.arguments,
+                    parts=() if outcome is None else parts_of(outcome.observation),
+                    verdict=turn.verdict,
+                    reason="" if decision is None else f"{decision.assessment.value}: {decision.analysis}",
+                    judge="" if decision is None else "model",
+                    failure=turn.failure,
+                    trouble="" if outcome is None else outcome.trouble,
+                    calls=tuple(turn.calls),
+                )
+        return found
 
     def _observation(self, stored: StoredSeed, spot: str) -> Observation:
         if not spot:

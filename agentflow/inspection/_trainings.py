@@ -14,6 +14,7 @@ from agentflow.errors import ConfigurationError
 from agentflow.extras import missing_extra
 from agentflow.gateway import RecordedCall, recorded_image
 from agentflow.inspection._reader import MAX_TEXT, RunReader, excerpt, mime_of, short, shown_message
+from agentflow.inspection._trees import child_of, parent_of, sort_spots
 from agentflow.inspection._types import (
     CallDetail,
     CallSummary,
@@ -138,44 +139,40 @@ class TrainingFolder(RunReader):
 
     def skeleton(self, seed: str) -> TreeSkeleton:
         """Return the calls of an episode: a call is below the one that it continues."""
-        spots = self._spots(self._episode(seed))
-        ordered = sorted(spots.values(), key=lambda spot: (spot.count("-"), [*map(int, spot.split("-"))]))
-        return TreeSkeleton(
-            seed=seed, state=WorkState.DONE, spots=("", *ordered), marks="n" * (len(ordered) + 1)
-        )
+        spots = list(self._spots(self._episode(seed)))
+        sort_spots(spots)
+        return TreeSkeleton(seed=seed, state=WorkState.DONE, spots=("", *spots), marks="n" * (len(spots) + 1))
 
     def nodes(self, seed: str, spots: Sequence[str]) -> list[NodeSummary]:
         """Return calls as rows."""
         episode = self._episode(seed)
-        places = {spot: number for number, spot in self._spots(episode).items()}
+        numbers = self._spots(episode)
+        children = Counter(map(parent_of, numbers))
         rows: list[NodeSummary] = []
         for spot in spots:
-            children = len([each for each in places if each.rpartition("-")[0] == spot and each != spot])
             if not spot:
-                children = len([each for each in places if "-" not in each])
-                rows.append(NodeSummary(spot="", line=short(episode.heading), children=children))
-            elif spot in places:
-                line = self._said(episode.sample.calls[places[spot]])
-                rows.append(NodeSummary(spot=spot, tool="call", line=short(line[:2_000]), children=children))
+                rows.append(NodeSummary(spot="", line=short(episode.heading), children=children[spot]))
+            elif spot in numbers:
+                line = short(self._said(episode.sample.calls[numbers[spot]])[:2_000])
+                rows.append(NodeSummary(spot=spot, tool="call", line=line, children=children[spot]))
         return rows
 
     def children(self, seed: str, spot: str) -> list[NodeSummary]:
         """Return the calls that continue a call."""
-        places = self._spots(self._episode(seed)).values()
-        if spot and spot not in places:
+        spots = self._spots(self._episode(seed))
+        if spot and spot not in spots:
             raise KeyError(spot)
-        below = [each for each in places if each and each.rpartition("-")[0] == spot]
-        return self.nodes(seed, sorted(below, key=lambda each: int(each.rpartition("-")[2])))
+        return self.nodes(seed, [each for each in spots if parent_of(each) == spot])
 
     def node(self, seed: str, spot: str) -> NodeDetail:
         """Return a call with its text."""
         episode = self._episode(seed)
-        places = {each: number for number, each in self._spots(episode).items()}
+        numbers = self._spots(episode)
         children = len(self.children(seed, spot))
         if not spot:
             parts = (_part(episode.heading), _part(episode.summary()))
             return NodeDetail(spot="", id=episode.sample.id, parts=parts, children=children)
-        number = places[spot]
+        number = numbers[spot]
         tokens = episode.sample.calls[number]
         about = episode.calls()[number]
         call = CallSummary(
@@ -203,7 +200,7 @@ class TrainingFolder(RunReader):
         for each in _other_calls(episode):
             if each.id == key:
                 return CallDetail(call=_summary(each), prompt=tuple(map(shown_message, each.messages)))
-        spot = next((spot for number, spot in self._spots(episode).items() if str(number + 1) == key), None)
+        spot = next((spot for spot, number in self._spots(episode).items() if str(number + 1) == key), None)
         if spot is None:
             raise KeyError(key)
         call = self.node(seed, spot).calls[0]
@@ -264,7 +261,7 @@ class TrainingFolder(RunReader):
             return [RunHit(seed=each.id, spot="", place="seed", excerpt=short(each.text)) for each in found]
         episode = self._episode(seed)
         hits: list[RunHit] = []
-        for number, spot in self._spots(episode).items():
+        for spot, number in self._spots(episode).items():
             said = self._said(episode.sample.calls[number])
             if text.casefold() in said.casefold():
                 hits.append(RunHit(seed=seed, spot=spot, place="answer", excerpt=excerpt(said, text)))
@@ -339,16 +336,15 @@ class TrainingFolder(RunReader):
                 return episode
         raise KeyError(seed)
 
-    def _spots(self, episode: "EpisodeTokens") -> dict[int, str]:
-        """Return the spot of each call by its number, from 0."""
-        spots: dict[int, str] = {}
-        below: dict[str, int] = {}
-        for number, call in enumerate(episode.calls()):
+    def _spots(self, episode: "EpisodeTokens") -> dict[str, int]:
+        """Return the number of the call at each spot, from 0."""
+        spots: list[str] = []
+        below = Counter[str]()
+        for call in episode.calls():
             parent = spots[int(call.parent) - 1] if call.parent else ""
-            place = below.get(parent, 0)
-            below[parent] = place + 1
-            spots[number] = f"{parent}-{place}" if parent else str(place)
-        return spots
+            spots.append(child_of(parent, below[parent]))
+            below[parent] += 1
+        return {spot: number for number, spot in enumerate(spots)}
 
     def _decoding(self) -> tuple[Decode, str]:
         if self._decoder is None:

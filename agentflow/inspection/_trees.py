@@ -1,15 +1,21 @@
-"""Synthesis runs: trees from the entries of their seeds' pages."""
+"""Synthesis runs: trees from the entries of their seeds' pages.
 
-from collections.abc import Iterable, Iterator, Sequence
+A spot is the place of a node in its tree: the positions of the node and its ancestors, as in `0-1-2`.
+"""
+
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import repeat
 from pathlib import Path
-from typing import Any, Final
+from threading import Lock
+from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
 from agentflow._typeguards import is_object
-from agentflow.growth import ActionRecord, VerdictRecord, with_observations
+from agentflow.growth import LevelRecord, VerdictRecord, with_observations
 from agentflow.inspection._reader import (
     JournalRun,
     call_of,
@@ -18,7 +24,6 @@ from agentflow.inspection._reader import (
     short,
     token_rows,
 )
-from agentflow.inspection._spots import child_of, nodes_by_spot, parent_of, sort_spots
 from agentflow.inspection._types import (
     CallDetail,
     CallSummary,
@@ -32,10 +37,10 @@ from agentflow.inspection._types import (
     SeedTokens,
     TreeSkeleton,
 )
-from agentflow.inspection._verdicts import VerdictReader
 from agentflow.journal import JournalReader, Page, StoredRun, StoredSeed
 from agentflow.synthesis import SeedResult
 from agentflow.trace import (
+    ActionOutcome,
     Failure,
     Node,
     Observation,
@@ -61,6 +66,86 @@ _ROLES: Final = {
     "recall": "learner", "attempt": "agent",
 }  # fmt: skip
 """Roles by the first part of the key; the others are the generator's."""
+
+
+_MARKS: Final = {
+    Verdict.NEW: "n",
+    Verdict.REPEATS: "r",
+    Verdict.EMPTY: "e",
+    Verdict.ERROR: "x",
+    Verdict.OFF_TOPIC: "o",
+}
+_UNJUDGED: Final = "."
+_REMEMBERED: Final = 8
+
+
+class _JudgedLevels(NamedTuple):
+    """Levels of a tree that are judged."""
+
+    depths: frozenset[int]
+    others: Mapping[str, tuple[Verdict, str]]
+    """Verdicts other than `new`, by spot."""
+
+
+class VerdictReader:
+    """Verdicts in the journal of a run. Threads may share it."""
+
+    def __init__(self, journal: JournalReader, run: int) -> None:
+        self._journal = journal
+        self._run = run
+        self._lock = Lock()
+        self._known: dict[int, _JudgedLevels] = {}
+
+    def marks(self, stored: StoredSeed, spots: Sequence[str]) -> str:
+        """Return a letter for each node, whose spots are ordered by depth."""
+        levels = self._levels(stored)
+        if not levels.depths and spots:
+            verdicts = self._old(stored)
+            return "".join(_MARKS[verdicts[spot][0]] if spot in verdicts else _UNJUDGED for spot in spots)
+        known = bisect_right(spots, max(levels.depths, default=0), key=depth_of)
+        letters = {spot: _MARKS[verdict] for spot, (verdict, _) in levels.others.items()}
+        return "".join(map(letters.get, spots[:known], repeat("n"))) + _UNJUDGED * (len(spots) - known)
+
+    def on(self, stored: StoredSeed, spots: Sequence[str]) -> dict[str, tuple[Verdict, str]]:
+        """Return the verdicts on these nodes; those that are not yet judged are left out."""
+        levels = self._levels(stored)
+        if not levels.depths:
+            return dict(self._old(stored))
+        judged = max(levels.depths)
+        return {
+            spot: levels.others.get(spot, (Verdict.NEW, "")) for spot in spots if depth_of(spot) <= judged
+        }
+
+    def _levels(self, stored: StoredSeed) -> _JudgedLevels:
+        """Return the judged levels. Those of the last seeds are remembered, because a level is written once."""
+        number = stored.seed.index
+        with self._lock:
+            known = self._known.get(number, _JudgedLevels(frozenset(), {}))
+        depths = frozenset(map(int, self._journal.keys_below(self._run, number, "level/")))
+        if depths == known.depths:
+            return known
+        others = dict(known.others)
+        missing = [f"level/{depth}" for depth in depths - known.depths]
+        for body in self._journal.bodies(self._run, number, missing).values():
+            others |= msgspec.json.decode(body, type=LevelRecord).others
+        levels = _JudgedLevels(depths, others)
+        with self._lock:
+            self._known.pop(number, None)
+            self._known[number] = levels
+            while len(self._known) > _REMEMBERED:
+                del self._known[next(iter(self._known))]
+        return levels
+
+    def _old(self, stored: StoredSeed) -> Mapping[str, tuple[Verdict, str]]:
+        """Return the verdicts in a journal of an earlier version: of a finished tree, or those of a model."""
+        number = stored.seed.index
+        if body := self._journal.harvests(self._run, [number]).get(number) if stored.done else None:
+            tree = msgspec.json.decode(body, type=SeedResult).tree
+            nodes = () if tree is None else tree.nodes
+            return {spot: (node.verdict, node.reason) for spot, node in nodes_by_spot(nodes).items()}
+        records = self._journal.entries(self._run, number, "node/")
+        judged = {key[5:]: msgspec.json.decode(body, type=VerdictRecord) for key, body in records.items()}
+        return {spot: (record.verdict, record.reason) for spot, record in judged.items()}
 
 
 class _SeedEnd(Struct, frozen=True):
@@ -138,22 +223,34 @@ class TreeRun(JournalRun[SeedResult]):
             cursor=cursor,
         )
 
-    def nodes(self, seed: str, spots: Sequence[str]) -> list[NodeSummary]:
-        """Return nodes as rows."""
-        stored = self.stored(seed)
+    def _details(self, stored: StoredSeed, spots: Sequence[str]) -> dict[str, NodeDetail]:
         records = self._records(stored, spots)
         verdicts = self._verdicts.on(stored, spots)
         children = self._child_counts(stored, spots)
-        rows: list[NodeSummary] = []
+        tree = tree_id(self.key, stored.seed)
+        found: dict[str, NodeDetail] = {}
         for spot in spots:
+            path = tuple(map(int, spot.split("-"))) if spot else ()
+            detail = NodeDetail(spot=spot, id=node_id(tree, path), children=children.get(spot, 0))
             if not spot:
-                line = short(stored.seed.content)
-                rows.append(
-                    NodeSummary(spot="", verdict=Verdict.NEW.value, line=line, children=children.get("", 0))
-                )
+                parts = parts_of(self._observation(stored, spot))
+                found[spot] = replace(detail, parts=parts, verdict=Verdict.NEW.value)
             elif (record := records.get(spot)) is not None:
-                rows.append(_row(spot, record, verdicts.get(spot), children.get(spot, 0)))
-        return rows
+                verdict, reason = verdicts.get(spot, ("", ""))
+                action, outcome = record.action, record.outcome
+                found[spot] = replace(
+                    detail,
+                    intent=record.intent,
+                    tool="" if action is None else action.tool,
+                    arguments={} if action is None else action.arguments,
+                    parts=parts_of(outcome.observation),
+                    verdict=str(verdict),
+                    reason=reason,
+                    failure=outcome.failure,
+                    trouble=outcome.trouble,
+                    isolation=record.isolation.value,
+                )
+        return found
 
     def children(self, seed: str, spot: str) -> list[NodeSummary]:
         """Return the children of a node as rows."""
@@ -166,44 +263,26 @@ class TreeRun(JournalRun[SeedResult]):
     def node(self, seed: str, spot: str) -> NodeDetail:
         """Return a node with everything that is known about it."""
         stored = self.stored(seed)
-        own = self._plans(stored, spot)
-        children = self._child_counts(stored, [spot]).get(spot, 0)
-        path = tuple(map(int, spot.split("-"))) if spot else ()
-        result = self.result_of(stored)
+        detail = self._details(stored, [spot])[spot]
+        own, result = self._plans(stored, spot), self.result_of(stored)
         tree = None if result is None else result.tree
-        name = node_id(tree_id(self.key, stored.seed), path)
-        detail = NodeDetail(
-            spot=spot,
-            id=name,
-            children=children,
-            stalled="" if tree is None else tree.stalled.get(name, ""),
-            citations=() if result is None else tuple(_citations(result, name)),
+        detail = replace(
+            detail,
+            stalled="" if tree is None else tree.stalled.get(detail.id, ""),
+            citations=() if result is None else tuple(_citations(result, detail.id)),
             calls=tuple(own),
         )
         if not spot:
-            parts = parts_of(self._observation(stored, spot))
-            return replace(detail, parts=parts, verdict=Verdict.NEW.value)
-        record = self._records(stored, [spot])[spot]
-        verdict, reason = self._verdicts.on(stored, [spot]).get(spot, ("", ""))
+            return detail
         body = self._journal.bodies(self._run, stored.seed.index, [f"node/{spot}"]).get(f"node/{spot}")
         chosen = self._plans(stored, parent_of(spot))
-        asked = [] if body is None else [_verdict_call(f"node/{spot}", body)]
-        action = record.action
+        judged = [] if body is None else [_verdict_call(f"node/{spot}", body)]
         return replace(
             detail,
-            intent=record.intent,
             reasoning="\n\n".join(call.reasoning for call in chosen if call.reasoning),
-            tool="" if action is None else action.tool,
-            arguments={} if action is None else action.arguments,
-            parts=parts_of(record.outcome.observation),
-            verdict=str(verdict),
-            reason=reason,
-            judge="" if not verdict else "rule" if body is None else "model",
-            failure=record.outcome.failure,
-            trouble=record.outcome.trouble,
-            isolation=record.isolation.value,
+            judge="" if not detail.verdict else "rule" if body is None else "model",
             diverged=bool(self._journal.existing(self._run, stored.seed.index, [f"diverged/{spot}"])),
-            calls=(*chosen, *asked, *own),
+            calls=(*chosen, *judged, *own),
         )
 
     def _observation(self, stored: StoredSeed, spot: str) -> Observation:
@@ -287,26 +366,18 @@ class TreeRun(JournalRun[SeedResult]):
         result = self.result_of(stored)
         if result is not None and result.tree is not None:
             return with_observations(result.tree, stored.seed, Page(entries))
-        records = {key[4:]: msgspec.json.decode(body, type=ActionRecord) for key, body in entries.items()}
+        records = {key[4:]: msgspec.json.decode(body, type=Node) for key, body in entries.items()}
         spots = list(records)
         sort_spots(spots)
         verdicts, id = self._verdicts.on(stored, spots), tree_id(self.key, stored.seed)
-        root = Node(
-            id=node_id(id, ()), parent=None, depth=0, position=0, intent="", action=None,
-            observation=Observation((Text(stored.seed.content),)), verdict=Verdict.NEW,
-        )  # fmt: skip
-        nodes = [root]
+        seen = ActionOutcome(Observation((Text(stored.seed.content),)))
+        nodes = [Node(id=node_id(id, ()), outcome=seen, verdict=Verdict.NEW)]
         for spot in spots:
-            record, path = records[spot], tuple(map(int, spot.split("-")))
             if spot in verdicts:
-                nodes.append(
-                    Node(
-                        id=node_id(id, path), parent=node_id(id, path[:-1]), depth=len(path), position=path[-1],
-                        intent=record.intent, action=record.action, observation=record.outcome.observation,
-                        verdict=verdicts[spot][0], reason=verdicts[spot][1], failure=record.outcome.failure,
-                        isolation=record.isolation,
-                    )
-                )  # fmt: skip
+                path, (verdict, reason) = tuple(map(int, spot.split("-"))), verdicts[spot]
+                place = {"parent": node_id(id, path[:-1]), "depth": len(path), "position": path[-1]}
+                node = replace(records[spot], id=node_id(id, path), verdict=verdict, reason=reason, **place)
+                nodes.append(node)
         return Tree(id=id, seed=stored.seed, nodes=tuple(nodes))
 
     def tokens(self, seed: str) -> list[SeedTokens]:
@@ -329,10 +400,10 @@ class TreeRun(JournalRun[SeedResult]):
                 found.append(TokenCall(id=key, voice=voice, tokens=reply.tokens))
         return found
 
-    def _records(self, stored: StoredSeed, spots: Iterable[str]) -> dict[str, ActionRecord]:
+    def _records(self, stored: StoredSeed, spots: Iterable[str]) -> dict[str, Node]:
         """Return the records of actions by spot. Earlier versions stored the action only in the tree of a finished seed."""
         bodies = self._journal.bodies(self._run, stored.seed.index, [f"act/{spot}" for spot in spots if spot])
-        records = {key[4:]: msgspec.json.decode(body, type=ActionRecord) for key, body in bodies.items()}
+        records = {key[4:]: msgspec.json.decode(body, type=Node) for key, body in bodies.items()}
         if all(record.action is not None for record in records.values()):
             return records
         result = self.result_of(stored)
@@ -405,21 +476,6 @@ def _windows() -> Iterator[tuple[int, int]]:
         begin, size = begin + size, 4 * size
 
 
-def _row(spot: str, record: ActionRecord, verdict: tuple[Verdict, str] | None, children: int) -> NodeSummary:
-    action, observation = record.action, record.outcome.observation
-    return NodeSummary(
-        spot=spot,
-        tool="" if action is None else action.tool,
-        arguments="" if action is None else short(msgspec.json.encode(action.arguments).decode()),
-        intent=short(record.intent),
-        verdict="" if verdict is None else verdict[0].value,
-        failure="" if record.outcome.failure is None else record.outcome.failure.kind,
-        line=short(observation.text[:2_000]),
-        images=len(observation.blobs),
-        children=children,
-    )
-
-
 def _citations(result: SeedResult, node: str) -> Iterable[NodeCitation]:
     for pair in result.pairs:
         for step in pair.reasoning_steps:
@@ -449,3 +505,54 @@ def _citations(result: SeedResult, node: str) -> Iterable[NodeCitation]:
 
 def _spot(key: str) -> str:
     return "" if key == "root" else key
+
+
+class _PlacedNode(Protocol):
+    """Node of a tree, with or without its content."""
+
+    @property
+    def id(self) -> str: ...
+
+    @property
+    def parent(self) -> str | None: ...
+
+    @property
+    def position(self) -> int: ...
+
+
+N = TypeVar("N", bound=_PlacedNode)
+
+
+def nodes_by_spot(nodes: Sequence[N]) -> dict[str, N]:
+    """Return the nodes by spot; parents precede their children. See docs/journal.md."""
+    spots: dict[str, str] = {}
+    for node in nodes:
+        spots[node.id] = "" if node.parent is None else child_of(spots[node.parent], node.position)
+    return {spots[node.id]: node for node in nodes}
+
+
+def sort_spots(spots: list[str]) -> None:
+    """Sort by depth, then by positions."""
+    together = "-".join(spots)
+    if len(together) == 2 * together.count("-") + 1:
+        # All positions have one digit: the order of texts is that of numbers, and a longer text is deeper.
+        spots.sort()
+        spots.sort(key=len)
+    else:
+        spots.sort(key=lambda spot: [*map(int, spot.split("-"))])
+        spots.sort(key=depth_of)
+
+
+def depth_of(spot: str) -> int:
+    """Return the number of actions on the path to a node."""
+    return spot.count("-") + 1 if spot else 0
+
+
+def child_of(spot: str, position: int) -> str:
+    """Return the spot of a child."""
+    return f"{spot}-{position}" if spot else str(position)
+
+
+def parent_of(spot: str) -> str:
+    """Return the spot of the parent."""
+    return spot.rpartition("-")[0]

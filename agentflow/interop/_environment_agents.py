@@ -51,14 +51,14 @@ def action_of(text: str, schema: Mapping[str, Any]) -> dict[str, Any]:
     if text.startswith("```") and text.endswith("```"):
         text = "\n".join(text.splitlines()[1:-1]).strip()
     try:
-        found: object = decode_json(text)
+        decoded: object = decode_json(text)
     except JsonError:
-        found = text
-    if is_object(found):
-        return found
+        decoded = text
+    if is_object(decoded):
+        return decoded
     required: object = schema.get("required")
     if is_list(required) and len(required) == 1:
-        return {str(required[0]): found}
+        return {str(required[0]): decoded}
     raise ActionFailure(f"the answer is no JSON object with an action: {text[:200]!r}")
 
 
@@ -88,12 +88,12 @@ async def solve_verifiers(task: Task, policy: PolicyAddress) -> EpisodeOutcome:
 
     :raises VerifiersFailure: if it can't be played.
     """
-    found = await play_verifiers(task, base_url=policy.base_url, api_key=policy.api_key, model=policy.model)
-    failure = "" if found["ok"] else "; ".join(found["errors"])[:500] or "the episode failed"
+    episode = await play_verifiers(task, base_url=policy.base_url, api_key=policy.api_key, model=policy.model)
+    failure = "" if episode["ok"] else "; ".join(episode["errors"])[:500] or "the episode failed"
     return EpisodeOutcome(
-        reward=float(found["reward"]) if found["ok"] else None,
-        answer=found["answer"],
-        metrics={**found["metrics"], "turns": float(found["turns"])},
+        reward=float(episode["reward"]) if episode["ok"] else None,
+        answer=episode["answer"],
+        metrics={**episode["metrics"], "turns": float(episode["turns"])},
         failure=failure,
     )
 
@@ -110,8 +110,8 @@ class _TextPlayer:
         content = {"observation": step.observation, "action_schema": dict(self._schema)}
         return {"role": "user", "content": json.dumps(content, ensure_ascii=False)}
 
-    def actions(self, said: Mapping[str, Any]) -> list[tuple[str, dict[str, Any]]]:
-        return [("", action_of(str(said.get("content") or ""), self._schema))]
+    def actions(self, message: Mapping[str, Any]) -> list[tuple[str, dict[str, Any]]]:
+        return [("", action_of(str(message.get("content") or ""), self._schema))]
 
     def reply(self, call: str, step: OpenEnvStep) -> dict[str, Any]:
         return {"role": "user", "content": json.dumps({"observation": step.observation}, ensure_ascii=False)}
@@ -126,10 +126,10 @@ class _ToolPlayer:
     def opening(self, step: OpenEnvStep) -> dict[str, Any]:
         return {"role": "user", "content": str(step.observation.get("text", ""))}
 
-    def actions(self, said: Mapping[str, Any]) -> list[tuple[str, dict[str, Any]]]:
-        calls: list[dict[str, Any]] = said.get("tool_calls", [])
+    def actions(self, message: Mapping[str, Any]) -> list[tuple[str, dict[str, Any]]]:
+        calls: list[dict[str, Any]] = message.get("tool_calls", [])
         if not calls:
-            return [("", {"answer": str(said.get("content") or "")})]
+            return [("", {"answer": str(message.get("content") or "")})]
         return [(call["id"], _called(call["function"])) for call in calls]
 
     def reply(self, call: str, step: OpenEnvStep) -> dict[str, Any]:
@@ -156,11 +156,11 @@ async def _play(
     total, steps, answer = 0.0, 0, ""
     scored = False
     while not step.done and steps < _MAX_STEPS:
-        said = await _said(model, name, messages, player.tools)
-        messages.append(said)
-        answer = str(said.get("content") or "")
+        message = await _policy_message(model, name, messages, player.tools)
+        messages.append(message)
+        answer = str(message.get("content") or "")
         try:
-            actions = player.actions(said)
+            actions = player.actions(message)
         except ActionFailure as failure:
             return EpisodeOutcome(
                 reward=total, answer=answer, metrics={"steps": steps}, failure="" if scored else str(failure)
@@ -178,7 +178,7 @@ async def _play(
     return EpisodeOutcome(reward=total, answer=answer, metrics={"steps": float(steps)})
 
 
-async def _said(
+async def _policy_message(
     model: AsyncOpenAI, name: str, messages: list[dict[str, Any]], tools: list[Any] | None
 ) -> dict[str, Any]:
     request: dict[str, Any] = {"model": name, "messages": messages}
@@ -190,7 +190,7 @@ async def _said(
     except OpenAIError as error:
         raise OpenEnvFailure(f"the policy did not answer: {error_line(error)}") from error
     message = completion.choices[0].message
-    said: dict[str, Any] = {"role": "assistant", "content": message.content or ""}
+    reply: dict[str, Any] = {"role": "assistant", "content": message.content or ""}
     if message.tool_calls:
-        said["tool_calls"] = [call.model_dump() for call in message.tool_calls]
-    return said
+        reply["tool_calls"] = [call.model_dump() for call in message.tool_calls]
+    return reply

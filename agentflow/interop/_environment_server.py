@@ -105,10 +105,7 @@ class EnvironmentServer:
     """Routes of a server of tasks. See docs/interop.md."""
 
     def __init__(self, host: TaskHost, *, token: str, limits: EnvironmentLimits | None = None) -> None:
-        """Describe it.
-
-        :param token: token that every request must carry; empty: none.
-        """
+        """:param token: token that every request must carry; empty: none."""
         self._host = host
         self._token = token
         self._limits = limits or EnvironmentLimits()
@@ -220,15 +217,15 @@ class EnvironmentServer:
         return web.json_response({"num_tasks": len(self._host.tasks)})
 
     async def _task(self, request: web.Request) -> web.Response:
-        given = await self._read(request, _Split)
-        found = self._listed(given.index, given.index + 1) if given.index >= 0 else []
-        if not found:
-            raise _Refusal(404, f"index: there is no task {given.index}")
-        return web.json_response({"task": found[0]})
+        message = await self._read(request, _Split)
+        tasks = self._listed(message.index, message.index + 1) if message.index >= 0 else []
+        if not tasks:
+            raise _Refusal(404, f"index: there is no task {message.index}")
+        return web.json_response({"task": tasks[0]})
 
     async def _task_range(self, request: web.Request) -> web.Response:
-        given = await self._read(request, _Split)
-        return web.json_response({"tasks": self._listed(given.start or 0, given.stop)})
+        message = await self._read(request, _Split)
+        return web.json_response({"tasks": self._listed(message.start or 0, message.stop)})
 
     def _listed(self, start: int, stop: int | None) -> list[dict[str, Any]]:
         tasks = list(self._host.tasks.values())[start:stop]
@@ -240,8 +237,8 @@ class EnvironmentServer:
     # Sessions over HTTP
 
     async def _open(self, request: web.Request) -> web.Response:
-        given = await self._read(request, _Open)
-        task = self._host.find(given.task, given.number)
+        message = await self._read(request, _Open)
+        task = self._host.find(message.task, message.number)
         name = secrets.token_urlsafe(24)
         session = await _opened(self._host, task, self._limits)
         self._sessions[name] = _Entry(session)
@@ -253,16 +250,16 @@ class EnvironmentServer:
         )
 
     async def _call(self, request: web.Request) -> web.Response:
-        given = await self._read(request, _Call)
+        message = await self._read(request, _Call)
         async with self._entry(request) as session:
             self._check_calls(session)
-            outcome = await session.call(given.tool, given.arguments)
+            outcome = await session.call(message.tool, message.arguments)
         return web.json_response(msgspec.to_builtins(outcome))
 
     async def _submit(self, request: web.Request) -> web.Response:
-        given = await self._read(request, _Submit)
+        message = await self._read(request, _Submit)
         async with self._entry(request) as session:
-            score = await session.submit(given.answer)
+            score = await session.submit(message.answer)
         return web.json_response(msgspec.to_builtins(score))
 
     async def _close(self, request: web.Request) -> web.Response:
@@ -361,17 +358,17 @@ class _OpenEnvEpisode:
             logger.exception("an episode failed")
             return _error(error_line(error), "EXECUTION_ERROR")
 
-    async def _reset(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        task, seed = given.get("task"), given.get("seed")
+    async def _reset(self, fields: Mapping[str, Any]) -> dict[str, Any]:
+        task, seed = fields.get("task"), fields.get("seed")
         if not isinstance(task, str | None) or not isinstance(seed, int | None):
             raise _Refusal(400, "reset: task is the id of a task, and seed a number")
-        found = self._host.find(task, self._resets if seed is None else seed)
+        next_task = self._host.find(task, self._resets if seed is None else seed)
         await self.close()
-        self._session = await _opened(self._host, found, self._limits)
+        self._session = await _opened(self._host, next_task, self._limits)
         self._resets += 1
         self._done = False
-        self._id = str(given.get("episode_id") or secrets.token_hex(8))
-        return _observation({"text": found.question, "task": found.id, "tools": self._session.tools})
+        self._id = str(fields.get("episode_id") or secrets.token_hex(8))
+        return _observation({"text": next_task.question, "task": next_task.id, "tools": self._session.tools})
 
     async def _step(self, action: Mapping[str, Any]) -> dict[str, Any]:
         if self._session is None or self._done:

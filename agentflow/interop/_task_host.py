@@ -124,9 +124,9 @@ class TaskSession:
             tool = self._tools.get(name)
             action: Action | None = None
             if tool is None:
-                known = ", ".join(self._tools)
+                tool_names = ", ".join(self._tools)
                 failure: Failure | None = Failure(
-                    "tool_not_found", f"there is no tool {name!r}; available tools: {known}"
+                    "tool_not_found", f"there is no tool {name!r}; available tools: {tool_names}"
                 )
             else:
                 action, failure = bind_action(tool, arguments, self.task)

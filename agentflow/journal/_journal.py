@@ -20,7 +20,7 @@ from agentflow.journal._seeds import NewSeed, add_seeds
 from agentflow.journal._writer import Inbox, Writer
 from agentflow.trace import Seed, digest
 
-_LONGEST = 60
+_MAX_SHOWN = 60
 _NOTHING = msgspec.Raw(b"nothing")
 _users = count(1)
 
@@ -101,10 +101,12 @@ class Journal:
 
         def open_or_make(connection: Connection) -> tuple[int, bytes]:
             put_new(connection, runs, {"name": name, "settings": wanted, "paused": False}, "name")
-            found = connection.execute(select(runs.c.id, runs.c.settings).where(runs.c.name == name)).one()
-            row = {"run": found.id, "launch": launch, "stopped": False}
+            stored_run = connection.execute(
+                select(runs.c.id, runs.c.settings).where(runs.c.name == name)
+            ).one()
+            row = {"run": stored_run.id, "launch": launch, "stopped": False}
             put_new(connection, launches, row, "run", "launch")
-            return found
+            return stored_run
 
         number, kept = await self._inbox.change(open_or_make)
         before: object = msgspec.json.decode(kept)
@@ -183,4 +185,4 @@ def _text(value: object) -> str:
 
 
 def _short(text: str) -> str:
-    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 1]}…"
+    return text if len(text) <= _MAX_SHOWN else f"{text[: _MAX_SHOWN - 1]}…"

@@ -84,8 +84,8 @@ def claim(
             return [Claimed(body, claims) for _, body, claims in sorted(taken)]
         before = set(holders)
         holders.clear()
-        found = select(seeds.c.owner).where(seeds.c.run == run, _of_this_machine()).distinct()
-        holders.update(filter(None, connection.scalars(found)))
+        owners = select(seeds.c.owner).where(seeds.c.run == run, _of_this_machine()).distinct()
+        holders.update(filter(None, connection.scalars(owners)))
         if holders <= before:
             return []
 
@@ -138,7 +138,7 @@ def _claim_statement(now: ColumnElement[float], limit: int) -> ReturningUpdate[i
 
 
 def _of_this_machine() -> ColumnElement[bool]:
-    return seeds.c.owner.startswith(f"{_place()}:", autoescape=True)
+    return seeds.c.owner.startswith(f"{_process_scope()}:", autoescape=True)
 
 
 def renew(
@@ -173,10 +173,10 @@ def release_one(connection: Connection, run: int, seed: int, claims: int) -> Non
 
 def count_open(connection: Connection, run: int, numbers: Sequence[int]) -> int:
     """Count the unfinished ones among these seeds."""
-    found = connection.scalar(
+    number = connection.scalar(
         select(func.count()).select_from(seeds).where(_open(run), seeds.c.number.in_(numbers))
     )
-    return found or 0
+    return number or 0
 
 
 def count(connection: Connection, run: int) -> Counts:
@@ -199,7 +199,7 @@ def count(connection: Connection, run: int) -> Counts:
 
 def count_by_host(connection: Connection, run: int) -> dict[str, Counts]:
     """Count the claimed and finished seeds by the host that claimed them last."""
-    found: dict[str, Counts] = {}
+    counts: dict[str, Counts] = {}
     rows = connection.execute(
         select(seeds.c.host, seeds.c.done, seeds.c.owner.is_not(None), func.count())
         .where(seeds.c.run == run, seeds.c.host.is_not(None))
@@ -208,9 +208,9 @@ def count_by_host(connection: Connection, run: int) -> dict[str, Counts]:
     )
     for host, finished, owned, number in rows:
         leased, done = (0, number) if finished else (number if owned else 0, 0)
-        before = found.get(host, Counts(0, 0, 0))
-        found[host] = Counts(0, before.leased + leased, before.done + done)
-    return found
+        before = counts.get(host, Counts(0, 0, 0))
+        counts[host] = Counts(0, before.leased + leased, before.done + done)
+    return counts
 
 
 def _open(run: int) -> ColumnElement[bool]:
@@ -230,7 +230,7 @@ def this_process() -> str:
     See docs/journal.md for an example.
     """
     pid = os.getpid()
-    return f"{_place()}:{pid}:{_started(pid)}"
+    return f"{_process_scope()}:{pid}:{_started(pid)}"
 
 
 def has_died(owner: str) -> bool:
@@ -240,7 +240,7 @@ def has_died(owner: str) -> bool:
 
         assert not has_died(this_process())
     """
-    return owner.partition(":")[0] == _place() and not is_alive_here(owner)
+    return owner.partition(":")[0] == _process_scope() and not is_alive_here(owner)
 
 
 def is_alive_here(owner: str) -> bool:
@@ -250,9 +250,9 @@ def is_alive_here(owner: str) -> bool:
 
         assert is_alive_here(this_process())
     """
-    place, _, rest = owner.partition(":")
+    scope, _, rest = owner.partition(":")
     pid, _, started = rest.partition(":")
-    is_here = place == _place() and pid.isascii() and pid.isdecimal() and len(pid) < 10
+    is_here = scope == _process_scope() and pid.isascii() and pid.isdecimal() and len(pid) < 10
     return is_here and bool(started) and _started(int(pid)) == started
 
 
@@ -262,7 +262,7 @@ def _host() -> str:
 
 
 @cache
-def _place() -> str:
+def _process_scope() -> str:
     """Return the scope in which process ids are unique: this boot of this machine, this pid namespace."""
     parts = [_host().replace(":", "-")]
     try:

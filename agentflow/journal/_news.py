@@ -107,14 +107,14 @@ def _postgres_news(
     after = _NewsCursor(seeds={number: last or 0 for number, last in rows})
     if before is None:
         return after, set(), []
-    known = before.seeds
+    seen = before.seeds
     changed = {
-        number for number in after.seeds.keys() | known.keys() if after.seeds.get(number) != known.get(number)
+        number for number in after.seeds.keys() | seen.keys() if after.seeds.get(number) != seen.get(number)
     }
     keys: list[str] = []
-    if watched is not None and watched in known:
+    if watched is not None and watched in seen:
         chosen = select(entries.c.key).where(
-            entries.c.run == run, entries.c.seed == watched, entries.c.ordinal > known[watched]
+            entries.c.run == run, entries.c.seed == watched, entries.c.ordinal > seen[watched]
         )
         keys = list(connection.scalars(chosen.limit(_MANY_NEWS)))
     return after, changed, keys

@@ -38,9 +38,7 @@ class Page:
     def __init__(
         self, entries: Mapping[str, bytes] | None = None, write: Write | None = None, journal: str = ""
     ) -> None:
-        """Open a page.
-
-        :param entries: the stored entries.
+        """:param entries: the stored entries.
         :param write: writes new entries; without it they stay in memory.
         :param journal: address of its journal, for errors.
         """
@@ -113,12 +111,12 @@ class Page:
 
     async def once(self, key: str, kind: type[T], make: Callable[[], Awaitable[T]]) -> T:
         """Return the result stored under a key; if there is none, record and return the result of `make`."""
-        known = self.recall(key, kind)
-        if known is None:
+        result = self.recall(key, kind)
+        if result is None:
             with mark_spans(effect=key):
-                known = await make()
-            await self.note(key, known)
-        return known
+                result = await make()
+            await self.note(key, result)
+        return result
 
     async def _begin(self, key: str, body: bytes) -> Writing | None:
         self._look()
@@ -149,9 +147,7 @@ class MemoryPage(Page):
     """A page without a journal: results are kept as objects, not encoded."""
 
     def __init__(self, results: dict[str, Any] | None = None, prefix: str = "") -> None:
-        """Open it.
-
-        :param results: results of the page that this is a section of.
+        """:param results: results of the page that this is a section of.
         :param prefix: prefix of its keys there.
         """
         super().__init__()

@@ -83,13 +83,13 @@ def _notice_silence(connection: DBAPIConnection, _record: object) -> None:
     """Let the kernel end a connection whose server is silent; a reply would be waited for forever."""
     # The driver has no setting for it.
     driver: Any = connection.driver_connection
-    own: socket.socket = driver._transport.get_extra_info("socket")
-    if own.family != socket.AF_UNIX and sys.platform == "linux":
-        own.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        own.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _SILENT_SECONDS // _PROBES)
-        own.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, _SILENT_SECONDS // _PROBES)
-        own.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, _PROBES - 1)
-        own.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _SILENT_SECONDS * 1000)
+    connection_socket: socket.socket = driver._transport.get_extra_info("socket")
+    if connection_socket.family != socket.AF_UNIX and sys.platform == "linux":
+        connection_socket.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        connection_socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, _SILENT_SECONDS // _PROBES)
+        connection_socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, _SILENT_SECONDS // _PROBES)
+        connection_socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, _PROBES - 1)
+        connection_socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _SILENT_SECONDS * 1000)
 
 
 class Postgres:
@@ -193,8 +193,8 @@ def _columns(rows: Sequence[tuple[object, ...]]) -> tuple[list[object], ...]:
 
 
 def _server_time(connection: Connection) -> float:
-    found = connection.scalar(select(_CLOCK))
-    return float(found or 0)
+    seconds = connection.scalar(select(_CLOCK))
+    return float(seconds or 0)
 
 
 class ReadOnlyPostgres:

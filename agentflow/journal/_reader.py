@@ -1,26 +1,120 @@
 """Reading a journal without changing it: no migration, no lock that a writer waits for, no file beside a finished one."""
 
+import sqlite3
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from pathlib import Path
-from typing import NamedTuple, Self, TypeVar
+from threading import Lock
+from typing import NamedTuple, Protocol, Self, TypeVar
 
 import msgspec
-from sqlalchemy import ColumnElement, Connection, Text, case, cast, func, select
+from sqlalchemy import ColumnElement, Connection, Engine, Text, case, cast, create_engine, func, select
+from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.pool import QueuePool
 
-from agentflow._folder_files import sqlite_reason
+from agentflow._folder_files import check_regular, connect_read_only, limit_query, sqlite_reason
 from agentflow.errors import ConfigurationError
 from agentflow.journal._backend import root_of, unpacked_json
 from agentflow.journal._database import backend_for
 from agentflow.journal._leases import Counts, count, count_by_host, has_died
 from agentflow.journal._news import JournalNews, read_news
-from agentflow.journal._read_only import READ_ERRORS, ReadAccess, ReadOnlySqlite
 from agentflow.journal._run import FAILURES, RUN_PAGE
 from agentflow.journal._schema import MIGRATIONS, blobs, entries, harvests, runs, schema, seeds, usage
 from agentflow.journal._sqlite import Sqlite
 from agentflow.trace import Seed, Usage
 
 T = TypeVar("T")
+
+READ_ERRORS = (SQLAlchemyError, OSError, sqlite3.Error)
+
+
+class ReadAccess(Protocol):
+    """Database opened for reading."""
+
+    shown: str
+
+    def read(self, ask: Callable[[Connection], T]) -> T: ...
+
+    def now(self, connection: Connection) -> float: ...
+
+    def close(self) -> None: ...
+
+
+class ReadOnlySqlite:
+    """SQLite file opened for reading.
+
+    A file without a write-ahead log is opened as immutable, so that SQLite creates no file beside it. Before and after each
+    query, its size and time and those of the log are compared: once a writer appears, the query is repeated.
+    """
+
+    def __init__(self, path: Path) -> None:
+        if not path.is_file():
+            reason = "is a folder, no journal" if path.is_dir() else "no such file"
+            raise ConfigurationError(f"{path}: {reason}; name the output_dir of a run, or its journal.db")
+        self.shown = str(path)
+        self._path = path
+        self._lock = Lock()
+        self._state: tuple[object, ...] = ()
+        self._engine: Engine | None = None
+
+    def read(self, ask: Callable[[Connection], T]) -> T:
+        while True:
+            state = self._look()
+            engine = self._open(state)
+            try:
+                with engine.connect() as connection:
+                    driver = connection.connection.driver_connection
+                    assert isinstance(driver, sqlite3.Connection)
+                    limit_query(driver, self._path)
+                    result = ask(connection)
+            except READ_ERRORS:
+                if self._look() == state:
+                    raise
+                continue
+            if state[0] == "shared" or self._look() == state:
+                return result
+
+    def now(self, connection: Connection) -> float:
+        del connection
+        return time.time()
+
+    def close(self) -> None:
+        with self._lock:
+            if self._engine is not None:
+                self._engine.dispose()
+                self._engine, self._state = None, ()
+
+    def _look(self) -> tuple[object, ...]:
+        """Return the state of the files that decides how the journal is opened."""
+        about = self._path.stat()
+        # SQLite would wait for the other end of a FIFO.
+        check_regular(about, self._path)
+        if any(_size(Path(f"{self._path}{end}")) for end in ("-wal", "-journal")):
+            return "shared", about.st_ino
+        return "immutable", about.st_ino, about.st_size, about.st_mtime_ns
+
+    def _open(self, state: tuple[object, ...]) -> Engine:
+        with self._lock:
+            if self._engine is None or self._state != state:
+                if self._engine is not None:
+                    self._engine.dispose()
+                connect = partial(connect_read_only, self._path, immutable=state[0] == "immutable")
+                # The default pool of this URL closes connections that other threads are using.
+                engine = create_engine("sqlite://", creator=connect, poolclass=QueuePool, pool_size=4)
+                self._engine, self._state = engine, state
+            return self._engine
+
+
+def _size(path: Path) -> int:
+    try:
+        about = path.lstat()
+    except FileNotFoundError:
+        return 0
+    check_regular(about, path)
+    return about.st_size
+
 
 _SOME = 500
 _HOSTS_SINCE = 4
@@ -172,10 +266,10 @@ class JournalReader:
                 select(usage.c.role, usage.c.body).where(usage.c.run == run).order_by(usage.c.role)
             ).all()
         )
-        found: dict[str, Usage] = {}
+        usage_by_role: dict[str, Usage] = {}
         for role, body in rows:
-            found[role] = found.get(role, Usage()) + msgspec.json.decode(body, type=Usage)
-        return found
+            usage_by_role[role] = usage_by_role.get(role, Usage()) + msgspec.json.decode(body, type=Usage)
+        return usage_by_role
 
     def seeds(
         self,
@@ -208,12 +302,12 @@ class JournalReader:
 
         :raises KeyError: if there is none.
         """
-        found = self._seeds([seeds.c.run == run, seeds.c.name == name], 2)
-        if not found:
+        matching = self._seeds([seeds.c.run == run, seeds.c.name == name], 2)
+        if not matching:
             raise KeyError(name)
-        if len(found) > 1:
+        if len(matching) > 1:
             raise ConfigurationError(f"{self.shown}: it is damaged: two seeds have the id {name!r}")
-        return found[0]
+        return matching[0]
 
     def _seeds(self, chosen: Sequence[ColumnElement[bool]], limit: int) -> list[StoredSeed]:
         columns = (
@@ -272,8 +366,8 @@ class JournalReader:
                 )
             )
 
-        found = self.read(ask)
-        return [] if found is None else found.split("\n")
+        rests = self.read(ask)
+        return [] if rests is None else rests.split("\n")
 
     def entries(self, run: int, seed: int, prefix: str) -> dict[str, bytes]:
         """Return the entries of a seed with a prefix, in the order in which they were written."""
@@ -293,7 +387,7 @@ class JournalReader:
         wanted = list(dict.fromkeys(keys))
 
         def ask(connection: Connection) -> dict[str, bytes]:
-            found: dict[str, bytes] = {}
+            bodies: dict[str, bytes] = {}
             for start in range(0, len(wanted), _SOME):
                 rows = connection.execute(
                     select(entries.c.key, entries.c.body).where(
@@ -302,8 +396,8 @@ class JournalReader:
                         entries.c.key.in_(wanted[start : start + _SOME]),
                     )
                 )
-                found |= {row[0]: row[1] for row in rows.all()}
-            return found
+                bodies |= {row[0]: row[1] for row in rows.all()}
+            return bodies
 
         return self.read(ask) if wanted else {}
 
@@ -311,15 +405,15 @@ class JournalReader:
         """Return those of the keys that a seed has; no body is read."""
 
         def ask(connection: Connection) -> set[str]:
-            found: set[str] = set()
+            existing_keys: set[str] = set()
             for start in range(0, len(keys), _SOME):
                 some = entries.c.key.in_(keys[start : start + _SOME])
-                found |= set(
+                existing_keys |= set(
                     connection.scalars(
                         select(entries.c.key).where(entries.c.run == run, entries.c.seed == seed, some)
                     )
                 )
-            return found
+            return existing_keys
 
         return self.read(ask)
 
@@ -335,9 +429,9 @@ class JournalReader:
         def ask(connection: Connection) -> list[tuple[int, str, str]]:
             lite = connection.dialect.name == "sqlite"
             body = cast(entries.c.body, Text) if lite else func.convert_from(entries.c.body, "UTF8")
-            place = (func.instr if lite else func.strpos)(func.lower(body), func.lower(words))
-            begin = case((place > _AROUND, place - _AROUND), else_=1)
-            chosen = [entries.c.run == run, entries.c.seed >= 0, place > 0]
+            position = (func.instr if lite else func.strpos)(func.lower(body), func.lower(words))
+            begin = case((position > _AROUND, position - _AROUND), else_=1)
+            chosen = [entries.c.run == run, entries.c.seed >= 0, position > 0]
             if seed is not None:
                 chosen.append(entries.c.seed == seed)
             rows = connection.execute(
@@ -356,10 +450,10 @@ class JournalReader:
 
     def failures(self, run: int) -> dict[str, int]:
         """Return the failures that the processes of a run saw, by kind; each stores them every ten seconds and at its end."""
-        found = Counter[str]()
+        failures = Counter[str]()
         for body in self.entries(run, RUN_PAGE, FAILURES).values():
-            found.update(msgspec.json.decode(body, type=dict[str, int]))
-        return dict(sorted(found.items()))
+            failures.update(msgspec.json.decode(body, type=dict[str, int]))
+        return dict(sorted(failures.items()))
 
     def harvests(self, run: int, numbers: Sequence[int]) -> dict[int, bytes]:
         """Return the results of finished seeds by number."""

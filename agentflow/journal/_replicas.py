@@ -83,14 +83,14 @@ class ReplicaTable:
         """
 
         def load(connection: Connection) -> list[Replica]:
-            found = connection.execute(
+            rows = connection.execute(
                 select(services)
                 .where(services.c.model == model, services.c.until > self._database.backend.clock())
                 .order_by(services.c.url)
             )
             return [
                 Replica(row.url, row.model, row.key, row.weights, row.problem)
-                for row in found
+                for row in rows
                 if not has_died(row.owner)
             ]
 
@@ -175,9 +175,9 @@ class ReplicaTable:
 
 
 def _newest(connection: Connection, model: str) -> Publication | None:
-    found = connection.execute(
+    row = connection.execute(
         select(weights.c.number, weights.c.version, weights.c.folder, weights.c.probe).where(
             weights.c.model == model
         )
     ).one_or_none()
-    return None if found is None else Publication(*found)
+    return None if row is None else Publication(*row)

@@ -118,10 +118,10 @@ class Run:
         body = msgspec.json.encode(value)
 
         def write(connection: Connection) -> None:
-            known = select(entries.c.key).where(
+            stored_key = select(entries.c.key).where(
                 entries.c.run == self._number, entries.c.seed == RUN_PAGE, entries.c.key == key
             )
-            if connection.scalar(known) is None:
+            if connection.scalar(stored_key) is None:
                 row = {"run": self._number, "seed": RUN_PAGE, "key": key, "ordinal": 0, "body": body}
                 put(connection, entries, row)
 
@@ -151,9 +151,9 @@ class Run:
             )
 
         claimed = await self._inbox.change(take, atomic=False)
-        found = [self._database.decode(body, Seed, "a seed") for body, _ in claimed]
-        self._claims |= {seed.index: claims for seed, (_, claims) in zip(found, claimed, strict=True)}
-        return found
+        claimed_seeds = [self._database.decode(body, Seed, "a seed") for body, _ in claimed]
+        self._claims |= {seed.index: claims for seed, (_, claims) in zip(claimed_seeds, claimed, strict=True)}
+        return claimed_seeds
 
     async def renew(self, owner: str) -> None:
         """Extend all leases that this owner claimed here."""
@@ -240,25 +240,25 @@ class Run:
         def load(connection: Connection) -> tuple[int, int, dict[str, bytes]]:
             # Read the number of claims first: a later claim closes this page.
             claims = held if held is not None else self._claims_of(connection, seed)
-            written, found = 0, dict[str, bytes]()
+            written, bodies = 0, dict[str, bytes]()
             for key, ordinal, body in connection.execute(
                 select(entries.c.key, entries.c.ordinal, entries.c.body)
                 .where(entries.c.run == self._number, entries.c.seed == seed.index)
                 .order_by(entries.c.ordinal, entries.c.key)
             ):
-                written, found[key] = ordinal, body
-            return claims, written, found
+                written, bodies[key] = ordinal, body
+            return claims, written, bodies
 
         if (before := self._pages.pop(seed.index, None)) is not None:
             # An entry that could not be written is simply missing.
             with suppress(RunStopped):
                 await before.settle()
-        found: dict[str, bytes] = {}
+        bodies: dict[str, bytes] = {}
         if held == 1 and seed.index not in self._opened:
             # The page of a seed that was never claimed is empty.
             claims, written = held, 0
         else:
-            claims, written, found = await self._database.read(load)
+            claims, written, bodies = await self._database.read(load)
         self._opened.add(seed.index)
 
         async def write(key: str, body: bytes) -> Writing:
@@ -266,7 +266,7 @@ class Run:
             written += 1
             return await self._inbox.begin(EntryRow(self._number, seed.index, key, written, body, claims))
 
-        page = self._pages[seed.index] = Page(found, write, self._database.backend.shown)
+        page = self._pages[seed.index] = Page(bodies, write, self._database.backend.shown)
         return page
 
     async def read_page(self, seed: Seed, prefix: str = "") -> Page:
@@ -282,7 +282,7 @@ class Run:
 
         return Page(await self._database.read(load), journal=self._database.backend.shown)
 
-    async def finish(self, seed: Seed, harvest: bytes) -> None:
+    async def finish(self, seed: Seed, result: bytes) -> None:
         """Mark the seed as finished and store its result; both survive a power loss.
 
         :raises SeedTaken: if another owner has claimed it.
@@ -298,7 +298,7 @@ class Run:
             )
             if not ended.rowcount:
                 raise SeedTaken(seed.index)
-            put(connection, harvests, {"run": self._number, "seed": seed.index, "body": harvest})
+            put(connection, harvests, {"run": self._number, "seed": seed.index, "body": result})
 
         await self._inbox.change(end, durable=True)
         self._claims.pop(seed.index, None)
@@ -309,17 +309,17 @@ class Run:
         last = -1
         while True:
             chunk = await self._database.read(lambda connection, last=last: self._harvests(connection, last))
-            for body, harvest in chunk:
+            for body, result in chunk:
                 seed = self._database.decode(body, Seed, "a seed")
                 last = seed.index
-                yield seed, harvest
+                yield seed, result
             if len(chunk) < _CHUNK:
                 return
 
     async def results(self, kind: type[T]) -> AsyncGenerator[tuple[Seed, T]]:
         """Iterate over the finished seeds and their decoded results by index, a few at a time in memory."""
-        async for seed, harvest in self.harvests():
-            yield seed, self._database.decode(harvest, kind, f"the result of {seed.id}")
+        async for seed, result in self.harvests():
+            yield seed, self._database.decode(result, kind, f"the result of {seed.id}")
 
     async def counts(self) -> Counts:
         """Count the seeds by state."""
@@ -335,26 +335,26 @@ class Run:
         """Return the run's usage so far, by role, over all processes."""
 
         def load(connection: Connection) -> dict[str, Usage]:
-            found: dict[str, Usage] = {}
+            usage_by_role: dict[str, Usage] = {}
             rows = connection.execute(
                 select(usage.c.role, usage.c.body).where(usage.c.run == self._number).order_by(usage.c.role)
             )
             for role, body in rows:
-                found[role] = found.get(role, Usage()) + msgspec.json.decode(body, type=Usage)
-            return found
+                usage_by_role[role] = usage_by_role.get(role, Usage()) + msgspec.json.decode(body, type=Usage)
+            return usage_by_role
 
-        found = await self._database.read(load)
+        usage_by_role = await self._database.read(load)
         if self._used_before is None:
-            self._used_before = found
-        return found
+            self._used_before = usage_by_role
+        return usage_by_role
 
     async def save_usage(self, by_role: Mapping[str, Usage]) -> None:
         """Store the usage so far: what the first `load_usage` returned plus this process's own."""
         before = self._used_before or {}
-        own = {role: _less(total, before.get(role, Usage())) for role, total in by_role.items()}
+        own_usage = {role: _less(total, before.get(role, Usage())) for role, total in by_role.items()}
 
         def save(connection: Connection) -> None:
-            for role, used in own.items():
+            for role, used in own_usage.items():
                 body = msgspec.json.encode(used)
                 row = {"run": self._number, "owner": self._user, "role": role, "body": body}
                 put(connection, usage, row)
@@ -375,8 +375,8 @@ class Run:
         blob = Blob.of(data, mime)
 
         def keep(connection: Connection) -> None:
-            known = select(blobs.c.hash).where(blobs.c.run == self._number, blobs.c.hash == blob.hash)
-            if connection.scalar(known) is None:
+            stored_hash = select(blobs.c.hash).where(blobs.c.run == self._number, blobs.c.hash == blob.hash)
+            if connection.scalar(stored_hash) is None:
                 put(connection, blobs, {"run": self._number, "hash": blob.hash, "data": data})
 
         await self._inbox.change(keep)
@@ -395,12 +395,12 @@ class Run:
 
         return await self._inbox.change(take)
 
-    def attach_blobs(self, found: Mapping[str, bytes], *, json: bool) -> None:
+    def attach_blobs(self, contents: Mapping[str, bytes], *, json: bool) -> None:
         """Add bytes under their SHA-256 to the transaction of the next entry: one that names them is never without them.
 
         :param json: they are JSON objects, for `JournalReader.json`.
         """
-        self._inbox.attached += [BlobRow(self._number, hash, data, json) for hash, data in found.items()]
+        self._inbox.attached += [BlobRow(self._number, hash, data, json) for hash, data in contents.items()]
 
     async def blob(self, hash: str) -> bytes:
         """Return the bytes with a SHA-256.
@@ -414,12 +414,12 @@ class Run:
         return data
 
     def _claims_of(self, connection: Connection, seed: Seed) -> int:
-        found = connection.scalar(
+        claims = connection.scalar(
             select(seeds.c.claims).where(seeds.c.run == self._number, seeds.c.number == seed.index)
         )
-        if found is None:
+        if claims is None:
             raise KeyError(seed.id)
-        return found
+        return claims
 
     def _harvests(self, connection: Connection, last: int) -> Sequence[tuple[bytes, bytes]]:
         rows = connection.execute(
@@ -429,7 +429,7 @@ class Run:
             .order_by(seeds.c.number)
             .limit(_CHUNK)
         )
-        return [(seed, harvest) for seed, harvest in rows]
+        return [(seed, result) for seed, result in rows]
 
 
 def _less(total: Usage, before: Usage) -> Usage:

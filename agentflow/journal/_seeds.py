@@ -35,16 +35,16 @@ def add_seeds(
     """
     # A writer locks the run, so that indices and ids are assigned by one at a time.
     connection.execute(select(runs.c.id).where(runs.c.id == run).with_for_update())
-    known = _known(connection, run, origin)
-    difference = _difference(known, wanted, origin)
+    stored = _stored_seeds(connection, run, origin)
+    difference = _difference(stored, wanted, origin)
     if difference and not further:
         raise ConfigurationError(difference)
     if difference:
-        every = {_content(seed) for seed in _known(connection, run)}
+        every = {_content(seed) for seed in _stored_seeds(connection, run)}
         wanted = [new for new in wanted if _content(new) not in every]
-        known, origin = [], f"{origin} {sha256(b''.join(map(_content, wanted))).hexdigest()[:16]}"
+        stored, origin = [], f"{origin} {sha256(b''.join(map(_content, wanted))).hexdigest()[:16]}"
     count = connection.scalar(select(func.count()).where(seeds.c.run == run)) or 0
-    tail = wanted[len(known) :]
+    tail = wanted[len(stored) :]
     written = [_encoded(new, index) for index, new in enumerate(tail, start=count)]
     # Normalise as a reader will see it: the adder and the reader of a seed must agree.
     added = [msgspec.json.decode(body, type=Seed) for body in written]
@@ -58,39 +58,39 @@ def add_seeds(
                     "number": seed.index,
                     "name": seed.id,
                     "origin": origin,
-                    "place": place,
+                    "place": index,
                     "body": body,
                     "done": False,
                     "claims": 0,
                 }
-                for place, (seed, body) in enumerate(zip(added, written, strict=True), start=len(known))
+                for index, (seed, body) in enumerate(zip(added, written, strict=True), start=len(stored))
             ],
         )
-    return known + added
+    return stored + added
 
 
-def _known(connection: Connection, run: int, origin: str | None = None) -> list[Seed]:
+def _stored_seeds(connection: Connection, run: int, origin: str | None = None) -> list[Seed]:
     """Return the seeds of a list, or all of the run."""
-    found = select(seeds.c.body).where(seeds.c.run == run).order_by(seeds.c.place)
+    query = select(seeds.c.body).where(seeds.c.run == run).order_by(seeds.c.place)
     if origin is not None:
-        found = found.where(seeds.c.origin == origin)
-    return [msgspec.json.decode(body, type=Seed) for body in connection.scalars(found)]
+        query = query.where(seeds.c.origin == origin)
+    return [msgspec.json.decode(body, type=Seed) for body in connection.scalars(query)]
 
 
 def _content(seed: Seed | NewSeed) -> bytes:
     return msgspec.json.encode([seed.content, seed.kwargs], order="deterministic")
 
 
-def _difference(known: Sequence[Seed], wanted: Sequence[NewSeed], origin: str) -> str:
+def _difference(stored: Sequence[Seed], wanted: Sequence[NewSeed], origin: str) -> str:
     """Return the first difference of a list from the known one and the remedy; empty if it continues the known one."""
-    mend = "go back to the old list (more may follow at its end), or choose another run_name"
-    if len(wanted) < len(known):
-        return f"seeds ({origin}): {len(known)} were there, now {len(wanted)} are; {mend}"
-    for place, (old, new) in enumerate(zip(known, wanted, strict=False), start=1):
+    fix = "go back to the old list (more may follow at its end), or choose another run_name"
+    if len(wanted) < len(stored):
+        return f"seeds ({origin}): {len(stored)} were there, now {len(wanted)} are; {fix}"
+    for index, (old, new) in enumerate(zip(stored, wanted, strict=False), start=1):
         # Compare the encoded form: decoding turns a tuple into a list.
         kwargs = msgspec.json.decode(msgspec.json.encode(new.kwargs))
         if (old.content, old.kwargs, old.id) != (new.content, kwargs, _id(new, old.index)):
-            return f"seeds ({origin}): number {place} ({old.id}) was another one before; {mend}"
+            return f"seeds ({origin}): number {index} ({old.id}) was another one before; {fix}"
     return ""
 
 

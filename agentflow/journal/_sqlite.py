@@ -220,8 +220,8 @@ def _insert_some(driver: sqlite3.Connection, rows: Sequence[EntryRow]) -> int:
 
 @cache
 def _insert_blobs(rows: int) -> str:
-    places = ", ".join(["(?, ?, ?)"] * rows)
-    return f"INSERT OR IGNORE INTO agentflow_blobs (run, hash, data) VALUES {places}"
+    placeholders = ", ".join(["(?, ?, ?)"] * rows)
+    return f"INSERT OR IGNORE INTO agentflow_blobs (run, hash, data) VALUES {placeholders}"
 
 
 @cache

@@ -165,7 +165,7 @@ class Writer:
             written = await self._database.insert([entry.row for entry in batch], blobs)
             del self._inbox.attached[: len(blobs)]
             if written < len(batch):
-                await self._look_at(batch)
+                await self._inspect(batch)
         except RunStopped as stop:
             for entry in batch:
                 _fail(entry, stop)
@@ -173,12 +173,12 @@ class Writer:
             if not entry.answer.done():
                 entry.answer.set_result(None)
 
-    async def _look_at(self, batch: Sequence[_Entry]) -> None:
+    async def _inspect(self, batch: Sequence[_Entry]) -> None:
         """Find the entries of a batch that are not on disk and fail their callers."""
-        found = await self._database.read(
-            lambda connection: [_standing(connection, entry.row) for entry in batch]
+        stored = await self._database.read(
+            lambda connection: [_stored_entry(connection, entry.row) for entry in batch]
         )
-        for entry, (body, claims) in zip(batch, found, strict=True):
+        for entry, (body, claims) in zip(batch, stored, strict=True):
             row = entry.row
             if body == row.body:
                 # An earlier attempt, or another writer, had written it.
@@ -186,8 +186,8 @@ class Writer:
             if claims != row.claims:
                 _fail(entry, SeedTaken(row.seed))
             else:
-                told = f"journal: {row.key} of the seed with index {row.seed} has another result already"
-                _fail(entry, RunStopped(StopCause.JOURNAL, told))
+                problem = f"journal: {row.key} of the seed with index {row.seed} has another result already"
+                _fail(entry, RunStopped(StopCause.JOURNAL, problem))
 
     async def _change_all(self, changes: Sequence[_Change[Any]]) -> None:
         """Run a batch in one transaction, for a single disk sync; if one is refused, run each by itself."""
@@ -215,7 +215,7 @@ class Writer:
                 change.answer.set_result(result)
 
 
-def _standing(connection: Connection, row: EntryRow) -> tuple[bytes | None, int | None]:
+def _stored_entry(connection: Connection, row: EntryRow) -> tuple[bytes | None, int | None]:
     """Return the stored value of an entry's key and the number of claims of its seed."""
     body = connection.scalar(
         select(entries.c.body).where(

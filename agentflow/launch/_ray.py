@@ -70,9 +70,7 @@ class RayWorkers:
         label: tuple[str, str] | None = None,
         max_machines: int | None = None,
     ) -> None:
-        """Describe them.
-
-        :param address: `ray://HOST:PORT`, `HOST:PORT` or `auto`.
+        """:param address: `ray://HOST:PORT`, `HOST:PORT` or `auto`.
         :param number: number of run processes on each machine.
         :param working_dir: folder that Ray copies to each machine.
         :param label: name and value of a label; only machines with it are used.
@@ -160,7 +158,7 @@ class RayWorkers:
         machines = self._machines()
         if not self.stopping and not self._ends:
             for host in self._joining(machines):
-                self._placed[host] = self._place(host)
+                self._placed[host] = self._start_worker(host)
                 logger.info("host joined", host=host)
         # Ray would restart those of a machine that is away, but nobody waits for it.
         live = {host: placed for host, placed in self._placed.items() if host in machines}
@@ -192,7 +190,7 @@ class RayWorkers:
         name, value = self._label
         return node.get("Labels", {}).get(name) == value
 
-    def _place(self, host: str) -> _Placed:
+    def _start_worker(self, host: str) -> _Placed:
         options = self._ray.remote(_HostWorkers).options(
             num_cpus=1,
             resources={f"node:{host}": _SHARE},

@@ -45,9 +45,7 @@ class LaunchedRuns:
     """
 
     def __init__(self, journal: str, names: Collection[str]) -> None:
-        """Describe it.
-
-        :param journal: address of the journal.
+        """:param journal: address of the journal.
         :param names: names of the runs in it.
         """
         self.status = LaunchStatus()
@@ -89,7 +87,7 @@ class LaunchedRuns:
             counts, _, _ = reader.counts(run.number)
             paused |= bool(reader.paused(run.number))
             done, total = done + counts.done, total + sum(counts)
-            for host, own in reader.hosts(run.number).items():
-                held[host] += own.leased
-                finished[host] += own.done
+            for host, host_counts in reader.hosts(run.number).items():
+                held[host] += host_counts.leased
+                finished[host] += host_counts.done
         return LaunchStatus(done, total, paused, dict(held), dict(finished))

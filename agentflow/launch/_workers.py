@@ -130,10 +130,7 @@ class LocalWorkers:
     """
 
     def __init__(self, command: WorkerCommand, number: int) -> None:
-        """Describe them.
-
-        :param number: number of run processes.
-        """
+        """:param number: number of run processes."""
         self.stopping = False
         """They were asked to stop, or one of them has failed."""
         self._command = command
@@ -231,9 +228,9 @@ def _end_of(status: int, output: Path, errors: Path) -> WorkerEnd:
     """Return the end of a run with the reason that it printed."""
     if status == 0:
         return WorkerEnd(0)
-    said = _last_line(output)
+    last_line = _last_line(output)
     try:
-        printed = msgspec.json.decode(said, type=_Printed)
+        printed = msgspec.json.decode(last_line, type=_Printed)
     except DECODE_ERRORS:
         printed = _Printed()
     if printed.stopped is not None:
@@ -242,8 +239,8 @@ def _end_of(status: int, output: Path, errors: Path) -> WorkerEnd:
         # It could not begin, or not say why it ended.
         why = f"can't be written: {os.strerror(errno.ENOSPC)}; fix it and run the same command again"
         return WorkerEnd(_STOPPED, f"{output.parent.parent}: {why}", StopCause.JOURNAL)
-    said = printed.error or _last_line(errors).decode(errors="replace")
-    return WorkerEnd(status, said.removeprefix("agentflow: "))
+    last_line = printed.error or _last_line(errors).decode(errors="replace")
+    return WorkerEnd(status, last_line.removeprefix("agentflow: "))
 
 
 class _Stop(msgspec.Struct):

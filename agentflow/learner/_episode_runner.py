@@ -10,7 +10,7 @@ from msgspec import structs
 
 from agentflow.actors import ChildSpec, Restart, Supervisor
 from agentflow.errors import ConfigurationError, ToolFailure
-from agentflow.journal import MemoryPage, Page
+from agentflow.journal import MemoryPage
 from agentflow.learner._config import JUDGE, POLICY
 from agentflow.models import (
     OFFLINE,
@@ -35,7 +35,7 @@ from agentflow.runs import (
 from agentflow.sandbox import Backend, Sandbox, Tool
 from agentflow.scoring import Metric, make_metric, needs_judge
 from agentflow.tasks import TaskVerifiers, open_task_verifiers
-from agentflow.team import EpisodeSettings, Prepare, Team, model_tools, solve_alone, solve_task
+from agentflow.team import EpisodeAgent, EpisodeSettings, Team, TeamAgent, ToolAgent, model_tools
 from agentflow.trace import Episode, MemoryBlobStore, Task, digest
 
 if TYPE_CHECKING:
@@ -114,6 +114,13 @@ class _EpisodeTeam:
                 workers=2,
             )
 
+    def agent(self, tools: Sequence[Tool], settings: EpisodeSettings) -> EpisodeAgent:
+        """Return the agent of the episode."""
+        if self.team is not None:
+            return TeamAgent(team=self.team, tools=tools, settings=settings)
+        model, blobs = self.models[AGENT], self.blobs
+        return ToolAgent(model=model, tools=tools, settings=settings, put_blob=blobs.put, blob=blobs.read)
+
     def begin(self, seed: str, temperature: float | None, models: Mapping[str, Model]) -> None:
         """Start another episode.
 
@@ -178,41 +185,8 @@ class SandboxEpisodeRunner:
         async with self._sandboxes.fresh() as sandbox, self._borrow() as members:
             members.begin(seed, temperature, models or {})
 
-            async def solve(task: Task, sandbox: Sandbox, page: Page, prepare: Prepare | None) -> Episode:
-                return await self._solve(task, sandbox, page, prepare, members, settings)
-
-            return await self.verifiers.run(task, sandbox, MemoryPage(), solve)
-
-    async def _solve(
-        self,
-        task: Task,
-        sandbox: Sandbox,
-        page: Page,
-        prepare: Prepare | None,
-        members: _EpisodeTeam,
-        settings: EpisodeSettings,
-    ) -> Episode:
-        if members.team is None:
-            return await solve_alone(
-                task,
-                model=members.models[AGENT],
-                sandbox=sandbox,
-                tools=self.tools,
-                page=page,
-                settings=settings,
-                put_blob=members.blobs.put,
-                blob=members.blobs.read,
-                prepare=prepare,
-            )
-        return await solve_task(
-            task,
-            team=members.team,
-            sandbox=sandbox,
-            tools=self.tools,
-            page=page,
-            settings=settings,
-            prepare=prepare,
-        )
+            agent = members.agent(self.tools, settings)
+            return await self.verifiers.run(task, sandbox, MemoryPage(), agent.solve)
 
     @asynccontextmanager
     async def _borrow(self) -> AsyncGenerator[_EpisodeTeam]:

@@ -54,7 +54,7 @@ class NodeSeededModel(ModelWrapper):
     async def complete(self, call: Call[T]) -> Completion[T]:
         """Complete one call."""
         request = call.request
-        path = [step.action.canonical for step in request.path] if isinstance(request, PlanRequest) else []
+        path = [step.call.canonical for step in request.path] if isinstance(request, PlanRequest) else []
         task = request.seed if isinstance(request, PlanRequest) else ""
         return await self._model.complete(with_seed(call, [self._seed, self.version, task, path]))
 

@@ -79,9 +79,7 @@ class FormatFallback:
         *,
         model: str = "",
     ) -> None:
-        """Start with one format.
-
-        :param best: first format to try if the settings leave it open.
+        """:param best: first format to try if the settings leave it open.
         :param experience: formats that the endpoint refused or ignored so far; it is updated.
         :param model: name of the model, for the log.
         """

@@ -80,14 +80,14 @@ class ModelConnection:
         :param in_thread: encode the request in a thread, because it is large.
         :raises ModelFailure: after all attempts.
         """
-        asked = None
+        answer_schema = None
         if schema is not None:
-            asked = AnswerSchema("json_schema" if schema else "json_object", "answer", schema)
+            answer_schema = AnswerSchema("json_schema" if schema else "json_object", "answer", schema)
         call = PreparedCall(
             model=self.model,
             messages=tuple(messages),
             sampling=self._sampling if sampling is None else merged_sampling(sampling, self._sampling),
-            asked=asked,
+            answer_schema=answer_schema,
             tools=tuple(tools),
             may_call=may_call,
             tokens=tokens,

@@ -37,7 +37,7 @@ _AFTER: Final = (
     r"|extra inputs|extra_forbidden|n't support|cannot (?:both )?be|is fixed|only (?:the default|\d))"
 )
 _NEAR: Final = r"[^{}\n]{0,60}?"
-_LONGEST: Final = 4000
+_MAX_ERROR_TEXT: Final = 4000
 
 
 class RejectedParameters:
@@ -101,12 +101,12 @@ def _adapted(request: EncodedRequest, instead: Mapping[str, str]) -> EncodedRequ
 
 def _described(body: bytes) -> tuple[str, str, str]:
     """Return code, parameter and text of an error."""
-    text = body[:_LONGEST].decode(errors="replace").replace("\\", "")
+    text = body[:_MAX_ERROR_TEXT].decode(errors="replace").replace("\\", "")
     try:
-        found: object = msgspec.json.decode(body)
+        decoded: object = msgspec.json.decode(body)
     except DECODE_ERRORS:
         return "", "", text
-    error = found.get("error", found) if is_object(found) else None
+    error = decoded.get("error", decoded) if is_object(decoded) else None
     return (str(error.get("code")), str(error.get("param")), text) if is_object(error) else ("", "", text)
 
 
@@ -227,22 +227,19 @@ class ModelEndpoints:
         memory: RejectionMemory | None = None,
         rates: RateLimiter | None = None,
     ) -> None:
-        """Know none yet.
-
-        :param rates: slots under rate limits that other processes share; by default this process has its own.
-        """
+        """:param rates: slots under rate limits that other processes share; by default this process has its own."""
         self._clock = clock
         self._rates = rates or LocalRateLimiter(clock)
         self._memory = memory or RejectionMemory()
-        self._known: dict[tuple[str, ...], Endpoint] = {}
+        self._endpoints: dict[tuple[str, ...], Endpoint] = {}
 
     def at(self, address: ModelAddress, most: int) -> Endpoint:
         """Return the endpoint at an address; equal address, key and limits give the same object.
 
         Each model with replicas has an endpoint of its own.
         """
-        own = (address.registry, address.model) if address.registry else ()
-        place = (address.url, address.api.name, address.key, str(most), str(address.response_bytes), *own)
-        if place not in self._known:
-            self._known[place] = Endpoint(address, most, self._clock, self._memory, self._rates)
-        return self._known[place]
+        registry = (address.registry, address.model) if address.registry else ()
+        key = (address.url, address.api.name, address.key, str(most), str(address.response_bytes), *registry)
+        if key not in self._endpoints:
+            self._endpoints[key] = Endpoint(address, most, self._clock, self._memory, self._rates)
+        return self._endpoints[key]

@@ -29,13 +29,13 @@ def _escaped(part: Part) -> Part:
         case TextPart():
             return _escaped_text(part)
         case ToolReply(parts=parts):
-            kept = tuple(one if isinstance(one, ImagePart) else _escaped_text(one) for one in parts)
+            kept = tuple(item if isinstance(item, ImagePart) else _escaped_text(item) for item in parts)
             return structs.replace(part, parts=kept)
         case ToolCall(arguments=arguments, raw_arguments=raw):
-            given = escape_all_special_tokens(arguments)
+            escaped_arguments = escape_all_special_tokens(arguments)
             return structs.replace(
                 part,
-                arguments=given if is_object(given) else None,
+                arguments=escaped_arguments if is_object(escaped_arguments) else None,
                 raw_arguments=escape_special_tokens(raw),
             )
         case ImagePart():

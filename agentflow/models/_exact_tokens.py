@@ -152,7 +152,7 @@ def _has_image(part: Part) -> bool:
 
 def _sampling(ask: PreparedCall) -> dict[str, Any]:
     """Return the parameters of a call by vLLM's names."""
-    asked, extra = ask.asked, ask.sampling.extra
+    asked, extra = ask.answer_schema, ask.sampling.extra
     outputs = None
     if asked is not None and asked.format != "text":
         outputs = {"json": asked.schema} if asked.format == "json_schema" else {"json_object": True}

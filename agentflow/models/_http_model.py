@@ -136,8 +136,8 @@ class HttpModel:
             random=random,
             throttle=ModelThrottle(endpoint.rates, address, settings.requests_per_minute, clock).wait,
         )
-        known = endpoint.history(address.model)
-        self._exact = ExactTokens(endpoint.url, known) if settings.tokens == "exact" else None
+        history = endpoint.history(address.model)
+        self._exact = ExactTokens(endpoint.url, history) if settings.tokens == "exact" else None
         self._calls = self._in_a_row = 0
         self._failures: Counter[ModelFailureKind] = Counter()
         self._heard = False
@@ -203,8 +203,8 @@ class HttpModel:
         self._accounts.check()
         operation.count(conventions.ATTEMPTS)
         free = _is_text(call.reply)
-        known = free or self._settings.structured == "known"
-        format = None if known else self._formats.choose()
+        is_free = free or self._settings.structured == "known"
+        format = None if is_free else self._formats.choose()
         repair = repairs.pop() if repairs else ()
         ask = self._written(call, format, repair)
         try:
@@ -235,8 +235,8 @@ class HttpModel:
                 value = self._decoded(call, format, answered)
             except RequestError as error:
                 # Only a model that has seen the schema can correct its answer.
-                told = format != "json_schema" and bool(answered.text.strip())
-                if error.retry and told and not repair and not self._settings.tokens:
+                knows_schema = format != "json_schema" and bool(answered.text.strip())
+                if error.retry and knows_schema and not repair and not self._settings.tokens:
                     repairs.append(_repair(answered.text, error.message))
                 raise
         return Completion(
@@ -295,19 +295,19 @@ class HttpModel:
     def _written(
         self, call: Call[Any], format: AnswerFormat | None, repair: tuple[Message, ...] = ()
     ) -> PreparedCall:
-        asked = None
+        answer_schema = None
         if format is not None:
             schema = call.schema if call.schema is not None else schema_of(call.reply)
             if self._settings.max_text_chars is not None:
                 schema = bounded(schema, self._settings.max_text_chars)
-            asked = AnswerSchema(format, call.reply.__name__.lower(), schema)
+            answer_schema = AnswerSchema(format, call.reply.__name__.lower(), schema)
         sampling = self._sampling_of(call)
         address = self._address
         return PreparedCall(
             model=address.model,
             messages=tuple(map(escaped_message, (*call.messages, *repair))),
             sampling=sampling,
-            asked=asked,
+            answer_schema=answer_schema,
             tools=self._escaped_tools(call.tools),
             may_call=call.may_call,
             tokens=address.tokens,
@@ -331,12 +331,12 @@ class HttpModel:
         if error.kind is ModelFailureKind.DENIED:
             # 429: a used-up quota, which no later attempt of this call finds restored.
             check = "raise the quota of" if error.status == 429 else "check the model's name and"
-            mend = f"; {check} {self._address.source}, then run the same command to resume"
+            fix = f"; {check} {self._address.source}, then run the same command to resume"
             refusal = f"{where} can't be used: {error.message}"
-            return RunStopped(StopCause.MODEL, refusal if error.status == 200 else refusal + mend)
+            return RunStopped(StopCause.MODEL, refusal if error.status == 200 else refusal + fix)
         if error.unreachable and not self._heard:
-            mend = "start it or correct base_url, then run the same command to resume"
-            return RunStopped(StopCause.MODEL, f"{where} can't be reached: {error.message}; {mend}")
+            fix = "start it or correct base_url, then run the same command to resume"
+            return RunStopped(StopCause.MODEL, f"{where} can't be reached: {error.message}; {fix}")
         self._in_a_row = self._in_a_row + 1 if error.kind.is_temporary else 0
         if self._in_a_row >= _ENOUGH:
             failed = f"{self._in_a_row} calls in a row failed, the last with: {error.message}"
@@ -364,11 +364,11 @@ class HttpModel:
 
 
 def _usage_of(answers: list[ApiAnswer]) -> Usage:
-    return sum((each.usage for each in answers), Usage())
+    return sum((answer.usage for answer in answers), Usage())
 
 
 def _tokens_of(answers: list[ApiAnswer]) -> tuple[Tokens, ...]:
-    return tuple(each.tokens for each in answers if each.tokens is not None)
+    return tuple(answer.tokens for answer in answers if answer.tokens is not None)
 
 
 def _refuse_incomplete(answered: ApiAnswer) -> None:
@@ -485,9 +485,9 @@ class ChatClient:
         except ValueError as error:
             raise _error_of(undecodable(error, answer), self._endpoint.url) from None
         for choice in completion.choices:
-            found = separate_reasoning(choice.message.content or "")
-            if found.answer != (choice.message.content or ""):
-                parts = {"content": found.answer, "reasoning_content": found.reasoning}
+            separated = separate_reasoning(choice.message.content or "")
+            if separated.answer != (choice.message.content or ""):
+                parts = {"content": separated.answer, "reasoning_content": separated.reasoning}
                 choice.message = choice.message.model_copy(update=parts)
         return completion
 

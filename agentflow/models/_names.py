@@ -39,14 +39,14 @@ def list_price(name: str) -> tuple[float, float] | None:
     provider, slash, model = full.partition("/")
     if not slash:
         provider, model = "openai", full
-    known = _list_prices().get(provider, {})
-    return known.get(model) or known.get(_DATE.sub("", model))
+    prices = _list_prices().get(provider, {})
+    return prices.get(model) or prices.get(_DATE.sub("", model))
 
 
 def cheapest_model(provider: str) -> str:
     """Return the model of a provider with the lowest built-in prices; empty if none is known. See docs/models.md."""
-    known = _list_prices().get(provider, {})
-    return min(known, key=lambda model: sum(known[model]), default="")
+    prices = _list_prices().get(provider, {})
+    return min(prices, key=lambda model: sum(prices[model]), default="")
 
 
 def price_date() -> date:

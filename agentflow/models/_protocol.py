@@ -199,8 +199,8 @@ async def ask_model(model: Model, call: Call[T]) -> Reply[T]:
     """
 
     def text(completion: Completion[T]) -> str:
-        own = msgspec.json.encode(completion.value).decode()
-        return "" if completion.text == own else completion.text
+        encoded_value = msgspec.json.encode(completion.value).decode()
+        return "" if completion.text == encoded_value else completion.text
 
     return await reply_of(model, call, lambda completion: completion.value, text)
 

@@ -45,8 +45,8 @@ class Provider(Struct, frozen=True, kw_only=True):
 
     def key(self, environment: Mapping[str, str]) -> str:
         """Return the key; empty if no variable is set."""
-        found = (environment.get(name, "") for name in (self.key_variable, *self.other_key_variables))
-        return next(filter(None, found), "")
+        keys = (environment.get(name, "") for name in (self.key_variable, *self.other_key_variables))
+        return next(filter(None, keys), "")
 
     def address(self, environment: Mapping[str, str]) -> str:
         """Return the address without a trailing slash; empty if no variable is set."""

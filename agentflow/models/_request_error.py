@@ -28,7 +28,7 @@ _FORMAT = re.compile(
 )
 _NO_KEY = re.compile(r"API_KEY_INVALID|API key not valid|credit balance is too low", re.IGNORECASE)
 _SOON = re.compile(rb'"retryDelay":\s*"(\d+(?:\.\d+)?)s"')
-_LONGEST = 300
+_MAX_MESSAGE = 300
 
 
 @dataclass(eq=False)
@@ -130,19 +130,19 @@ def names_response_format(error: RequestError) -> bool:
 def _error_of(body: bytes) -> tuple[str, str]:
     """Return code and message of an error body; of an unknown shape, its first characters."""
     try:
-        found: object = msgspec.json.decode(body)
+        decoded: object = msgspec.json.decode(body)
     except DECODE_ERRORS:
-        return "", _one_line(body[: 4 * _LONGEST].decode(errors="replace"))
-    if not is_object(found):
-        return "", _one_line(str(found))
-    error = found.get("error", found)
+        return "", _one_line(body[: 4 * _MAX_MESSAGE].decode(errors="replace"))
+    if not is_object(decoded):
+        return "", _one_line(str(decoded))
+    error = decoded.get("error", decoded)
     if is_object(error):
         return str(error.get("code") or ""), _one_line(str(error.get("message") or error.get("detail") or ""))
     return "", _one_line(str(error))
 
 
 def _one_line(text: str) -> str:
-    return " ".join(text.split())[:_LONGEST]
+    return " ".join(text.split())[:_MAX_MESSAGE]
 
 
 def _retry_after(headers: Mapping[str, str], body: bytes, now: float) -> float | None:
@@ -155,8 +155,8 @@ def _retry_after(headers: Mapping[str, str], body: bytes, now: float) -> float |
         except ValueError:
             continue
     if seconds is None:
-        found = _SOON.search(body)
-        return float(found[1]) if found else None
+        match = _SOON.search(body)
+        return float(match[1]) if match else None
     try:
         return max(0.0, email.utils.parsedate_to_datetime(seconds).timestamp() - now)
     except (ValueError, OverflowError):

@@ -13,7 +13,7 @@ from agentflow.models._request_error import RequestError
 
 T = TypeVar("T")
 _FIRST_PAUSE = 0.25
-_LONGEST_PAUSE = 8.0
+_MAX_PAUSE = 8.0
 
 
 class Permit(NamedTuple):
@@ -32,9 +32,7 @@ class ConcurrencyLimiter:
     """
 
     def __init__(self, most: int, *, start: int = 64, clock: Clock = SYSTEM_CLOCK) -> None:
-        """Create a limiter.
-
-        :param most: upper bound of the limit.
+        """:param most: upper bound of the limit.
         :param start: initial limit, high enough for a few trees with eight calls each to start without waiting for it to
             grow.
         """
@@ -69,12 +67,12 @@ class ConcurrencyLimiter:
         if not self._waiting and self._is_open():
             self.in_flight += 1
             return Permit(self._round)
-        place: asyncio.Future[Permit] = asyncio.get_running_loop().create_future()
-        heapq.heappush(self._waiting, (ticket, place))
+        waiter: asyncio.Future[Permit] = asyncio.get_running_loop().create_future()
+        heapq.heappush(self._waiting, (ticket, waiter))
         try:
-            return await place
+            return await waiter
         except asyncio.CancelledError:
-            if place.done() and not place.cancelled():
+            if waiter.done() and not waiter.cancelled():
                 # The permit arrived together with the cancellation: pass it on.
                 self.in_flight -= 1
                 self._let_in()
@@ -118,10 +116,10 @@ class ConcurrencyLimiter:
 
     def _let_in(self) -> None:
         while self._waiting and (self._waiting[0][1].done() or self._is_open()):
-            _, place = heapq.heappop(self._waiting)
-            if not place.done():
+            _, waiter = heapq.heappop(self._waiting)
+            if not waiter.done():
                 self.in_flight += 1
-                place.set_result(Permit(self._round))
+                waiter.set_result(Permit(self._round))
 
 
 class Retrier:
@@ -137,9 +135,7 @@ class Retrier:
         random: Random | None = None,
         throttle: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
-        """Set the bounds.
-
-        :param most: maximum number of requests per call.
+        """:param most: maximum number of requests per call.
         :param seconds: time for one call, from its first request on.
         :param random: source of the jitter of pauses.
         :param throttle: waits for the slot of a request, under a rate limit.
@@ -167,7 +163,7 @@ class Retrier:
             deadline = now + self._seconds if deadline is None else deadline
             attempt += 1
             try:
-                return await self._one(once, permit, deadline - now)
+                return await self._attempt(once, permit, deadline - now)
             except RequestError as error:
                 error.attempts = attempt
                 pause = self._pause(error, attempt)
@@ -187,7 +183,7 @@ class Retrier:
                 raise
         return permit
 
-    async def _one(self, once: Callable[[float], Awaitable[T]], permit: Permit, seconds: float) -> T:
+    async def _attempt(self, once: Callable[[float], Awaitable[T]], permit: Permit, seconds: float) -> T:
         good = overloaded = False
         pause = 0.0
         try:
@@ -212,5 +208,5 @@ class Retrier:
             return 0.0
         if error.retry_after is not None:
             return error.retry_after
-        longest = min(_LONGEST_PAUSE, _FIRST_PAUSE * 2 ** (attempt - 1))
+        longest = min(_MAX_PAUSE, _FIRST_PAUSE * 2 ** (attempt - 1))
         return longest * self._random.uniform(0.5, 1.0)

@@ -105,8 +105,8 @@ class ModelSettings(Section):
     def _list_prices(self) -> Prices | None:
         if self.base_url or self.api != "auto":
             return None
-        found = list_price(self.name)
-        return None if found is None else Prices(input=found[0], output=found[1])
+        prices = list_price(self.name)
+        return None if prices is None else Prices(input=prices[0], output=prices[1])
 
     def cost(self, usage: Usage) -> float:
         """Return the cost of some usage; 0 without prices."""

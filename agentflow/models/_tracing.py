@@ -36,9 +36,7 @@ class ModelTrace:
     """Operations of the calls of one model."""
 
     def __init__(self, model: str, settings: ModelSettings | None = None, url: str = "") -> None:
-        """Describe the model.
-
-        :param model: name at the endpoint.
+        """:param model: name at the endpoint.
         :param settings: its settings; `None`: it computes in this process.
         :param url: address of the endpoint.
         """
@@ -77,7 +75,7 @@ class ModelTrace:
         operation.set(names.RESPONSE_FINISH_REASONS, (completion.finish,))
         operation.set(names.USAGE_INPUT_TOKENS, completion.usage.prompt_tokens)
         operation.set(names.USAGE_OUTPUT_TOKENS, completion.usage.completion_tokens)
-        operation.content(names.INPUT_MESSAGES, lambda: [_message(each) for each in call.messages])
+        operation.content(names.INPUT_MESSAGES, lambda: [_message(message) for message in call.messages])
         operation.content(names.OUTPUT_MESSAGES, lambda: [_answer(completion)])
 
 
@@ -93,13 +91,13 @@ def provider_of(settings: ModelSettings) -> str:
 
 def _server(url: str) -> dict[str, str | int]:
     try:
-        found = urlsplit(url)
-        port = found.port or _PORTS.get(found.scheme)
+        parts = urlsplit(url)
+        port = parts.port or _PORTS.get(parts.scheme)
     except ValueError:
         return {}
-    if not found.hostname or port is None:
+    if not parts.hostname or port is None:
         return {}
-    return {names.SERVER_ADDRESS: found.hostname, names.SERVER_PORT: port}
+    return {names.SERVER_ADDRESS: parts.hostname, names.SERVER_PORT: port}
 
 
 def _message(message: Message) -> Mapping[str, object]:
@@ -128,5 +126,5 @@ def _part(part: Part) -> Mapping[str, object]:
         case ToolCall():
             return {"type": "tool_call", "id": part.id, "name": part.name, "arguments": part.arguments}
         case ToolReply():
-            response = [_part(each) for each in part.parts]
+            response = [_part(reply_part) for reply_part in part.parts]
             return {"type": "tool_call_response", "id": part.call, "response": response}

@@ -47,7 +47,7 @@ _PATIENCE = 5.0
 _BLOCK_BYTES = 128
 _FINE_BYTES = 16_384
 """Length up to which blocks are short, because conversations with one beginning must be told apart; later ones are as long."""
-_MOST_PROMPTS = 65_536
+_MAX_PROMPTS = 65_536
 _SLACK = 4
 
 
@@ -214,7 +214,7 @@ class _ReplicaConnection:
         for last in prompt.blocks[-1:]:
             self._read[last] = None
             self._read.move_to_end(last)
-        while len(self._read) > _MOST_PROMPTS:
+        while len(self._read) > _MAX_PROMPTS:
             self._read.popitem(last=False)
 
     async def close(self) -> None:
@@ -312,11 +312,11 @@ class ReplicaTransport:
                 return
             self._reads += 1
             try:
-                found = await self._table.live(self._address.model)
+                replicas = await self._table.live(self._address.model)
             except RunStopped as stopped:
                 logger.warning("the table of model replicas can't be read", problem=str(stopped))
                 return
-            live = {replica._replace(weights=0) for replica in found if replica.problem is None}
+            live = {replica._replace(weights=0) for replica in replicas if replica.problem is None}
             for replica in self._connections.keys() - live:
                 await self._connections.pop(replica).close()
             for replica in sorted(live - self._connections.keys()):
@@ -326,13 +326,16 @@ class ReplicaTransport:
                 self._connections[replica] = connection
 
     def _choose(self, prompt: "_Prompt", tried: Collection[_ReplicaConnection]) -> _ReplicaConnection | None:
-        left = [one for one in self._connections.values() if one not in tried]
-        left = [one for one in left if not one.failed] or left
+        left = [connection for connection in self._connections.values() if connection not in tried]
+        left = [connection for connection in left if not connection.failed] or left
         if not left:
             return None
-        least = min(one.in_flight for one in left)
+        least = min(connection.in_flight for connection in left)
         bound = least + max(_SLACK, least // 4)
-        return max((one for one in left if one.in_flight <= bound), key=lambda one: one.rank(prompt))
+        return max(
+            (connection for connection in left if connection.in_flight <= bound),
+            key=lambda connection: connection.rank(prompt),
+        )
 
     async def _refresh_often(self) -> None:
         from agentflow.journal import REFRESH_SECONDS

@@ -92,36 +92,40 @@ def world_calls(request: PlanRequest, acting: ToolCard) -> Iterator[tuple[ToolCa
     if not request.path and reset is not None:
         yield reset, Use("Begin the episode.", {})
         return
-    said = next((step.observation for step in reversed(request.path) if step.verdict is Verdict.NEW), "")
-    actions = _actions(said)
-    done = {str(step.action.arguments.get("action")) for step in request.path}
-    places = [each for each in actions if each.startswith("go to")]
-    Random(f"{request.seed} {sorted(done)}").shuffle(places)
+    observation = next((step.text for step in reversed(request.path) if step.verdict is Verdict.NEW), "")
+    actions = _actions(observation)
+    done = {str(step.call.arguments.get("action")) for step in request.path}
+    moves = [action for action in actions if action.startswith("go to")]
+    Random(f"{request.seed} {sorted(done)}").shuffle(moves)
     ordered = sorted(
-        (each for each in [*places, *(each for each in actions if each not in places)] if each not in done),
-        key=lambda each: (_undoes(each, done), _rank(each)),
+        (
+            move
+            for move in [*moves, *(action for action in actions if action not in moves)]
+            if move not in done
+        ),
+        key=lambda move: (_undoes(move, done), _rank(move)),
     )
     for action in ordered:
         yield acting, Use(f"See what happens after: {action}.", {"action": action})
 
 
 def _rank(action: str) -> int:
-    return next((place for place, verb in enumerate(_ORDER) if action.startswith(verb)), len(_ORDER))
+    return next((index for index, verb in enumerate(_ORDER) if action.startswith(verb)), len(_ORDER))
 
 
 def _undoes(action: str, done: set[str]) -> bool:
     """Tell whether an action puts a thing back, or takes one again that was put down."""
     verb, _, rest = action.partition(" ")
-    thing, _, place = rest.replace(" in ", " from ").replace(" on ", " from ").partition(" from ")
+    thing, _, location = rest.replace(" in ", " from ").replace(" on ", " from ").partition(" from ")
     if verb == "put":
-        return f"take {thing} from {place}" in done
-    return verb == "take" and any(each.startswith(f"put {thing} ") for each in done)
+        return f"take {thing} from {location}" in done
+    return verb == "take" and any(earlier.startswith(f"put {thing} ") for earlier in done)
 
 
-def _actions(said: str) -> list[str]:
+def _actions(observation: str) -> list[str]:
     """Return the legal actions in an observation: a numbered list below `actions:`."""
-    _, found, listed = f"\n{said}".partition("\nactions:")
-    lines = takewhile(lambda line: line.startswith(" "), listed.splitlines()[1:]) if found else ()
+    _, heading, listed = f"\n{observation}".partition("\nactions:")
+    lines = takewhile(lambda line: line.startswith(" "), listed.splitlines()[1:]) if heading else ()
     return [_NUMBER.sub("", line.strip()) for line in lines]
 
 
@@ -133,10 +137,12 @@ def instruct(request: InstructionRequest) -> TaskInstruction:
     """Return an instruction: for files the intents of the actions that write them, otherwise the conditions."""
     conditions = [line.removeprefix("- ") for line in request.result.splitlines() if line.startswith("- ")]
     if request.kind not in ("terminal", "gui"):
-        goals = [each for each in conditions if each[:1].isupper()]
+        goals = [condition for condition in conditions if condition[:1].isupper()]
         return TaskInstruction(" ".join(goals or _wishes(conditions)))
     intents = [line.removeprefix("- ") for line in request.solution.splitlines() if line.startswith("- ")]
-    return TaskInstruction(" ".join(each for each in intents if any(_asks(each, own) for own in conditions)))
+    return TaskInstruction(
+        " ".join(intent for intent in intents if any(_asks(intent, condition) for condition in conditions))
+    )
 
 
 def _asks(intent: str, condition: str) -> bool:
@@ -149,14 +155,16 @@ def _asks(intent: str, condition: str) -> bool:
 
 def _wishes(conditions: list[str]) -> list[str]:
     """Return conditions on a world as requests: what to carry, what to put where, and the states of things."""
-    carried = [each.removeprefix("you carry ") for each in conditions if each.startswith("you carry ")]
-    others = [each for each in conditions if not each.startswith("you carry ")]
-    placed = [each for each in others if re.search(r" is (?:in|on) \w+(?: \w+)* \d+$", each)]
-    puts = [f"Put {each.replace(' is ', ' ', 1)}." for each in placed]
+    carried = [
+        condition.removeprefix("you carry ") for condition in conditions if condition.startswith("you carry ")
+    ]
+    others = [condition for condition in conditions if not condition.startswith("you carry ")]
+    placed = [other for other in others if re.search(r" is (?:in|on) \w+(?: \w+)* \d+$", other)]
+    puts = [f"Put {other.replace(' is ', ' ', 1)}." for other in placed]
     states = [
-        f"{each[0].upper()}{each[1:].replace(' is ', ' must be ', 1)}."
-        for each in others
-        if each not in placed
+        f"{other[0].upper()}{other[1:].replace(' is ', ' must be ', 1)}."
+        for other in others
+        if other not in placed
     ]
     return [*puts, *([f"Carry {_joined(carried)}."] if carried else []), *states]
 
@@ -246,12 +254,12 @@ def _tokens(text: bytes) -> int:
 def plan(request: PlanRequest) -> Plan:
     """Propose as many different actions as requested, spread over the tools; fewer only if there are no more."""
     leads = leads_of(request)
-    known = {canonical(action) for action in (*(step.action for step in request.path), *request.taken)}
+    known_calls = {canonical(action) for action in (*(step.call for step in request.path), *request.taken)}
     proposals: list[Proposal] = []
     for tool, use in _turns(request, leads):
         name = canonical(Action(tool.name, use.arguments))
-        if name not in known:
-            known.add(name)
+        if name not in known_calls:
+            known_calls.add(name)
             proposals.append(Proposal(use.intent, tool.name, use.arguments))
         if len(proposals) >= request.count:
             break
@@ -271,7 +279,7 @@ def _turns(request: PlanRequest, leads: Leads) -> Iterator[tuple[ToolCard, Use]]
     # Results of other tools are worked with; without them, a shell makes its own files.
     names = {tool.name for tool, _ in kinds}
     shells = kinds and all(kind.name == "shell" for _, kind in kinds)
-    if shells and all(step.action.tool in names for step in request.path):
+    if shells and all(step.call.tool in names for step in request.path):
         for job in shell_jobs(request.seed, request.path):
             yield kinds[0][0], Use(job.intent, {kinds[0][1].main: job.command})
     ordered = _ordered(kinds, len(request.path), bool(leads.observed))
@@ -308,23 +316,23 @@ def _turned(entries: list[tuple[ToolCard, Kind]], depth: int) -> list[tuple[Tool
 
 def judge(request: JudgementRequest) -> Judgement:
     """Return the verdict on an observation."""
-    if request.failure is not None:
-        return Judgement(Verdict.ERROR, f"{request.failure.kind}: {request.failure.message}")
-    if request.trouble:
-        return Judgement(Verdict.ERROR, request.trouble)
-    said = request.step.observation
-    if not any(character.isalnum() for character in said):
+    if request.step.error:
+        return Judgement(Verdict.ERROR, request.step.error)
+    observation = request.step.text
+    if not any(character.isalnum() for character in observation):
         return Judgement(
             Verdict.NEW if request.step.images else Verdict.EMPTY,
             "" if request.step.images else "it says nothing",
         )
     if request.seen_elsewhere:
         return Judgement(Verdict.REPEATS, "the same words came back elsewhere in the tree")
-    found = set(terms(said))
-    told = set[str]().union(*(terms(step.observation) for step in request.path))
-    if found and len(found & told) >= _MOSTLY * len(found):
+    observed_terms = set(terms(observation))
+    known_terms = set[str]().union(*(terms(step.text) for step in request.path))
+    if observed_terms and len(observed_terms & known_terms) >= _MOSTLY * len(observed_terms):
         return Judgement(Verdict.REPEATS, "the path knew it already")
-    topic = told.union(terms(request.seed), *(terms(step.intent) for step in (*request.path, request.step)))
-    if not request.computes and len(found) >= _LITTLE and topic and found.isdisjoint(topic):
+    topic = known_terms.union(
+        terms(request.seed), *(terms(step.intent) for step in (*request.path, request.step))
+    )
+    if not request.computes and len(observed_terms) >= _LITTLE and topic and observed_terms.isdisjoint(topic):
         return Judgement(Verdict.OFF_TOPIC, "it shares no telling word with the seed and the path")
     return Judgement(Verdict.NEW)

@@ -15,8 +15,8 @@ NAME = (
 NUMBER = r"\d[\d,]*(?:\.\d+)?"
 """A number as written: `1,093`, `3.5`."""
 
-_LONGEST_TEXT = 40_000
-_LONGEST_SENTENCE = 400
+_MAX_TEXT = 40_000
+_MAX_SENTENCE = 400
 _HEADING = re.compile(r"(?:\[\d+\] )?(?P<title>\S.{0,120}?) \((?P<id>[\w./:\-]{1,120})\)")
 _END = re.compile(r"(?<=[.!?])[\"'”’)]*\s+(?=[\"'“‘(]?[^\Wa-z_])|(?<=[。！？])")
 _ABBREVIATION = re.compile(
@@ -41,19 +41,21 @@ class TopicPassage(NamedTuple):
 @lru_cache(maxsize=512)
 def passages(text: str) -> tuple[TopicPassage, ...]:
     """Split an observation into passages. A line like `[1] Title (doc-id)` starts a new one."""
-    found: list[tuple[str, str, list[str]]] = [("", "", [])]
-    for line in text[:_LONGEST_TEXT].splitlines():
+    parts: list[tuple[str, str, list[str]]] = [("", "", [])]
+    for line in text[:_MAX_TEXT].splitlines():
         stripped = line.strip()
         heading = _HEADING.fullmatch(stripped)
         if heading is not None:
-            found.append((heading["title"], heading["id"], []))
+            parts.append((heading["title"], heading["id"], []))
         elif stripped:
-            found[-1][2].extend(_sentences(stripped))
-    return tuple(TopicPassage(topic, id_, tuple(own)) for topic, id_, own in found if own or topic)
+            parts[-1][2].extend(_sentences(stripped))
+    return tuple(
+        TopicPassage(topic, id_, tuple(sentences)) for topic, id_, sentences in parts if sentences or topic
+    )
 
 
 def _sentences(line: str) -> list[str]:
-    found: list[str] = []
+    sentences: list[str] = []
     start = 0
     for end in _END.finditer(line):
         piece = line[start : end.start()]
@@ -61,23 +63,23 @@ def _sentences(line: str) -> list[str]:
             continue
         # A closing quotation mark belongs to the sentence.
         closing = end.group().rstrip()
-        found.append((piece + closing).strip())
+        sentences.append((piece + closing).strip())
         start = end.end()
-    found.append(line[start:].strip())
-    return [sentence for sentence in found if sentence and len(sentence) <= _LONGEST_SENTENCE]
+    sentences.append(line[start:].strip())
+    return [sentence for sentence in sentences if sentence and len(sentence) <= _MAX_SENTENCE]
 
 
 @lru_cache(maxsize=1024)
 def names(text: str) -> tuple[str, ...]:
     """Return the capitalised phrases of a text in order, each once, without words that merely start a sentence."""
-    found: dict[str, bool] = {}
-    cut = text[:_LONGEST_TEXT]
+    phrases: dict[str, bool] = {}
+    cut = text[:_MAX_TEXT]
     for match in _NAME.finditer(cut):
         name = bare(match[0])
         if len(name) > 2 and name.lower() not in STOP:
-            inside = " " in name or cut[max(0, match.start() - 2) : match.start()].rstrip()[-1:].isalnum()
-            found[name] = found.get(name, False) or inside
-    return tuple(name for name, inside in found.items() if inside)
+            inner = " " in name or cut[max(0, match.start() - 2) : match.start()].rstrip()[-1:].isalnum()
+            phrases[name] = phrases.get(name, False) or inner
+    return tuple(name for name, inner in phrases.items() if inner)
 
 
 def bare(name: str) -> str:
@@ -92,15 +94,15 @@ def bare(name: str) -> str:
 @lru_cache(maxsize=512)
 def terms(text: str) -> tuple[str, ...]:
     """Return the content words of a text in lower case and in order, each once."""
-    found: dict[str, None] = {}
-    cut = text[:_LONGEST_TEXT]
+    words: dict[str, None] = {}
+    cut = text[:_MAX_TEXT]
     for match in _WORD.finditer(cut):
         word = match[0].lower().removesuffix("'s").removesuffix("’s").strip("'’-")
         if len(word) > 2 and word not in STOP and not _WIDE.search(word):
-            found.setdefault(word)
+            words.setdefault(word)
     for match in _WIDE.finditer(cut):
-        found.setdefault(match[0])
-    return tuple(found)
+        words.setdefault(match[0])
+    return tuple(words)
 
 
 def bounded(needle: str, text: str) -> bool:

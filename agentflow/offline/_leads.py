@@ -43,8 +43,8 @@ class Leads(NamedTuple):
 
 def leads_of(request: PlanRequest) -> Leads:
     """Return the leads of a seed and a path: newest observations first, without those already followed."""
-    observed = [step.observation for step in reversed(request.path) if step.verdict is Verdict.NEW]
-    followed = set(_said([*(step.action for step in request.path), *request.taken]))
+    observed = [step.text for step in reversed(request.path) if step.verdict is Verdict.NEW]
+    followed = set(_argument_texts([*(step.call for step in request.path), *request.taken]))
     enough = request.count + len(followed)
     subjects = [name for name in _subjects(request, observed, enough) if name.lower() not in followed]
     ids = dict.fromkeys(id_ for text in observed for id_ in ids_in(text) if id_.lower() not in followed)
@@ -58,28 +58,28 @@ def _subjects(request: PlanRequest, observed: list[str], enough: int) -> Iterato
     There are always enough of them; if necessary, they are numbered.
     """
     seed = request.seed
-    found: dict[str, None] = {}
+    leads: dict[str, None] = {}
     if not observed:
-        found.update(dict.fromkeys(names(seed)))
-        named = set(terms(" ".join(found)))
+        leads.update(dict.fromkeys(names(seed)))
+        named = set(terms(" ".join(leads)))
         others = [term for term in terms(seed) if term not in named]
-        found.setdefault(" ".join(others[:6]) or seed.strip()[:80])
+        leads.setdefault(" ".join(others[:6]) or seed.strip()[:80])
     mentioned = list(_mentioned(request, observed))
     if len(request.taken) >= _REFUSED:
         # Siblings already have the best names: combine two of them, which no sibling does.
-        found.update(dict.fromkeys(f"{one} {other}" for one, other in pairwise(mentioned)))
-    found.update(dict.fromkeys(mentioned))
-    found.update(dict.fromkeys(names(seed)))
-    found.update(dict.fromkeys(terms(seed)))
-    main = next((name for name in found if name), "overview")
-    found.update(dict.fromkeys(f"{main} {side}" for side in _SIDES))
-    found.update(dict.fromkeys(f"{main} {number}" for number in range(2, enough + 2 - len(found))))
-    return (name for name in found if name)
+        leads.update(dict.fromkeys(f"{first} {second}" for first, second in pairwise(mentioned)))
+    leads.update(dict.fromkeys(mentioned))
+    leads.update(dict.fromkeys(names(seed)))
+    leads.update(dict.fromkeys(terms(seed)))
+    main = next((name for name in leads if name), "overview")
+    leads.update(dict.fromkeys(f"{main} {side}" for side in _SIDES))
+    leads.update(dict.fromkeys(f"{main} {number}" for number in range(2, enough + 2 - len(leads))))
+    return (name for name in leads if name)
 
 
 def _mentioned(request: PlanRequest, observed: list[str]) -> Iterator[str]:
     """Yield names, newest observations first. Each path starts at another one, so that siblings find different things."""
-    turn = int(digest([[step.action for step in request.path], request.taken]), 16)
+    turn = int(digest([[step.call for step in request.path], request.taken]), 16)
     headings = {passage.topic for text in observed for passage in passages(text)}
     for text in observed:
         mentioned = names(text)
@@ -97,7 +97,7 @@ def ids_in(text: str) -> list[str]:
     return [id_ for _, id_ in sorted(shown)]
 
 
-def _said(actions: Iterable[Action]) -> Iterator[str]:
+def _argument_texts(actions: Iterable[Action]) -> Iterator[str]:
     """Yield every text in the arguments of some actions, in lower case."""
     for action in actions:
         for value in action.arguments.values():
@@ -122,10 +122,10 @@ def spans_of(leads: Leads) -> Iterator[YearSpan]:
                 dated.setdefault(fact.value, fact)
     facts = list(dated.values())
     count = 0
-    for index, one in enumerate(facts):
+    for index, event in enumerate(facts):
         for other in facts[index + 1 :]:
-            if one.subject != other.subject and one.value != other.value:
-                earlier, later = sorted((one, other), key=lambda fact: int(fact.value))
+            if event.subject != other.subject and event.value != other.value:
+                earlier, later = sorted((event, other), key=lambda fact: int(fact.value))
                 events = " and ".join(f"that {fact.event_shown} in {fact.value}" for fact in (earlier, later))
                 yield YearSpan(int(earlier.value), int(later.value), events)
                 count += 1

@@ -84,17 +84,17 @@ class StatedFacts:
     """Facts of documents, by subject and relation; what documents contradict is left out."""
 
     def __init__(self, documents: Sequence[ShownDocument]) -> None:
-        found: dict[tuple[str, str, str], StatedFact] = {}
+        unique_facts: dict[tuple[str, str, str], StatedFact] = {}
         for document in documents:
             for passage in document.passages:
-                for each in _read(document.title, passage.text):
-                    fact = _fact(each, document.number, passage.number)
-                    found.setdefault((fact.subject, fact.relation, fact.value), fact)
+                for statement in _read(document.title, passage.text):
+                    fact = _fact(statement, document.number, passage.number)
+                    unique_facts.setdefault((fact.subject, fact.relation, fact.value), fact)
         values: dict[tuple[str, str], list[StatedFact]] = {}
-        for (subject, relation, _), fact in found.items():
+        for (subject, relation, _), fact in unique_facts.items():
             values.setdefault((subject, relation), []).append(fact)
         self.of: dict[tuple[str, str], StatedFact] = {
-            key: own[0] for key, own in values.items() if len(own) == 1
+            key: same_facts[0] for key, same_facts in values.items() if len(same_facts) == 1
         }
         self.by_relation: dict[str, list[StatedFact]] = {}
         for (_, relation), fact in self.of.items():
@@ -103,28 +103,28 @@ class StatedFacts:
     @cached_property
     def about(self) -> dict[str, list[StatedFact]]:
         """All facts, by their subjects."""
-        found: dict[str, list[StatedFact]] = {}
+        by_subject: dict[str, list[StatedFact]] = {}
         for fact in self.of.values():
-            found.setdefault(fact.subject, []).append(fact)
-        return found
+            by_subject.setdefault(fact.subject, []).append(fact)
+        return by_subject
 
     @cached_property
     def relations(self) -> tuple[str, ...]:
         """All relations, the longest first: `length of the quay` is not `length`."""
-        return tuple(sorted(self.by_relation, key=lambda each: (-len(each), each)))
+        return tuple(sorted(self.by_relation, key=lambda relation: (-len(relation), relation)))
 
     def listed(self, items: Sequence[str], relation: str) -> list[StatedFact] | None:
         """Return the facts of several things; `None` if one is unknown or their units differ."""
         facts = [self.of.get((item, relation)) for item in items]
-        known = [fact for fact in facts if fact is not None and fact.number is not None]
-        return known if len(known) == len(items) and len({fact.unit for fact in known}) == 1 else None
+        numeric = [fact for fact in facts if fact is not None and fact.number is not None]
+        return numeric if len(numeric) == len(items) and len({fact.unit for fact in numeric}) == 1 else None
 
 
 @lru_cache(maxsize=4096)
 def _read(title: str, text: str) -> tuple[Statement, ...]:
     heading = f"[1] {title} (document)\n" if title else ""
-    found = (each for each in read(heading + text).facts if each.relation and each.value != each.subject)
-    return tuple(each for each in found if each.value in each.quote and each.quote in text)
+    statements = (fact for fact in read(heading + text).facts if fact.relation and fact.value != fact.subject)
+    return tuple(stated for stated in statements if stated.value in stated.quote and stated.quote in text)
 
 
 def _fact(statement: Statement, document: int, passage: int) -> StatedFact:
@@ -163,15 +163,15 @@ Reads = Callable[[str, StatedFacts], Answered | None]
 def propose(request: ProposalRequest) -> QuestionProposal:
     """Return drafts about documents, of as many kinds as there are."""
     facts = StatedFacts(request.documents)
-    asked = set(request.asked)
+    asked_questions = set(request.asked)
     by_template = [
         list(
             islice(
                 (
-                    each
-                    for each in writes(facts)
-                    if each.question not in asked
-                    and len(each.facts) + len(each.computes) >= request.min_steps
+                    write
+                    for write in writes(facts)
+                    if write.question not in asked_questions
+                    and len(write.facts) + len(write.computes) >= request.min_steps
                 ),
                 _EACH,
             )
@@ -180,30 +180,30 @@ def propose(request: ProposalRequest) -> QuestionProposal:
     ]
     drafts: list[Draft] = []
     for rank in range(_EACH):
-        drafts += (_draft(own[rank]) for own in by_template if rank < len(own))
+        drafts += (_draft(group[rank]) for group in by_template if rank < len(group))
     return QuestionProposal((), (), tuple(drafts[: request.keep]))
 
 
 def read_hidden(request: HiddenRequest) -> HiddenAnswer:
     """Answer a question from some documents; the engine does not guess."""
-    found = answer_from(request.question, request.documents)
-    if found is None:
+    solved = answer_from(request.question, request.documents)
+    if solved is None:
         return HiddenAnswer("", Basis.GUESSED, ())
-    return HiddenAnswer(found.answer, Basis.STATED, _documents(found))
+    return HiddenAnswer(solved.answer, Basis.STATED, _documents(solved))
 
 
 def read_all(request: ReadingRequest) -> Readings:
     """Answer questions from documents."""
     facts = StatedFacts(request.documents)
     readings: list[ReadingAnswer] = []
-    for asked in request.questions:
-        found = _answered(asked.question, facts)
+    for question in request.questions:
+        solved = _answered(question.question, facts)
         readings.append(
             ReadingAnswer(
-                number=asked.number,
-                documents=() if found is None else _documents(found),
-                derivation="" if found is None else "; ".join(fact.quote for fact in found.facts)[:600],
-                answers=() if found is None else (found.answer,),
+                number=question.number,
+                documents=() if solved is None else _documents(solved),
+                derivation="" if solved is None else "; ".join(fact.quote for fact in solved.facts)[:600],
+                answers=() if solved is None else (solved.answer,),
                 naturalness=_NATURALNESS,
             )
         )
@@ -215,13 +215,13 @@ def find_others(request: OthersRequest) -> OtherAnswers:
     alone = 0
     others: list[OtherAnswer] = []
     for document in request.documents:
-        found = answer_from(request.question, (document,))
-        if found is not None and found.answer == request.answer:
+        solved = answer_from(request.question, (document,))
+        if solved is not None and solved.answer == request.answer:
             alone = alone or document.number
-        elif found is not None:
+        elif solved is not None:
             others.append(
                 OtherAnswer(
-                    found.answer, document.number, found.facts[-1].quote[:400], "it states another value"
+                    solved.answer, document.number, solved.facts[-1].quote[:400], "it states another value"
                 )
             )
     return OtherAnswers(tuple(others), "", alone)
@@ -235,32 +235,34 @@ def answer_from(question: str, documents: Sequence[ShownDocument]) -> Answered |
 def answer_texts(question: str, texts: Sequence[str]) -> Answered | None:
     """Return the answer that observations determine."""
     shown = [
-        (passage.id or f"text {place}", passage.topic, "\n".join(passage.sentences))
-        for place, text in enumerate(texts)
+        (passage.id or f"text {index}", passage.topic, "\n".join(passage.sentences))
+        for index, text in enumerate(texts)
         for passage in passages(text)
     ]
     return answer_from(question, documents_from(shown))
 
 
 def _answered(question: str, facts: StatedFacts) -> Answered | None:
-    return next((found for _, reads in TEMPLATES if (found := reads(question, facts)) is not None), None)
+    return next((solved for _, reads in TEMPLATES if (solved := reads(question, facts)) is not None), None)
 
 
-def _documents(found: Answered) -> tuple[int, ...]:
-    return tuple(dict.fromkeys(fact.document for fact in found.facts))
+def _documents(answered: Answered) -> tuple[int, ...]:
+    return tuple(dict.fromkeys(fact.document for fact in answered.facts))
 
 
-def _draft(found: Answered) -> Draft:
-    steps = [fact.step() for fact in found.facts]
-    steps += (DraftStep(statement=statement, computes=expression) for statement, expression in found.computes)
+def _draft(solved: Answered) -> Draft:
+    steps = [fact.step() for fact in solved.facts]
+    steps += (
+        DraftStep(statement=statement, computes=expression) for statement, expression in solved.computes
+    )
     return Draft(
-        kind=found.kind,
+        kind=solved.kind,
         asker="A writer of a guide to the isles who checks a figure or a name before it is printed.",
-        question=found.question,
-        answer=found.answer,
-        answer_type=found.answer_type,
-        unit=found.unit,
-        documents=_documents(found),
+        question=solved.question,
+        answer=solved.answer,
+        answer_type=solved.answer_type,
+        unit=solved.unit,
+        documents=_documents(solved),
         steps=tuple(steps),
         reasoning=" ".join(step.statement for step in steps)[:600],
     )
@@ -273,15 +275,15 @@ def series(items: Sequence[str], word: str = "and") -> str:
 
 def items_of(text: str) -> list[str]:
     """Return the names of a series without articles."""
-    return [re.sub(r"^[Tt]he ", "", each) for each in _SEPARATOR.split(text.strip()) if each]
+    return [re.sub(r"^[Tt]he ", "", item) for item in _SEPARATOR.split(text.strip()) if item]
 
 
 def _groups(facts: StatedFacts, size: int) -> Iterator[tuple[StatedFact, ...]]:
     """Yield facts of one relation and unit with different values, each of another document where that is possible."""
     for relation in sorted(facts.by_relation):
-        own = [fact for fact in facts.by_relation[relation] if fact.number is not None]
-        for unit in sorted({fact.unit for fact in own}):
-            same = [fact for fact in own if fact.unit == unit]
+        numeric_facts = [fact for fact in facts.by_relation[relation] if fact.number is not None]
+        for unit in sorted({fact.unit for fact in numeric_facts}):
+            same = [fact for fact in numeric_facts if fact.unit == unit]
             # Neighbours in the order of the documents have something in common.
             same.sort(key=lambda fact: (fact.document, fact.passage))
             for chosen in islice(combinations(same, size), 6):
@@ -337,10 +339,10 @@ def _write_which(facts: StatedFacts) -> Iterator[Answered]:
 
 
 def _read_which(question: str, facts: StatedFacts) -> Answered | None:
-    found = re.fullmatch(rf"Which of {_THINGS} (?P<clause>.+)\?", question)
-    if found is None:
+    match = re.fullmatch(rf"Which of {_THINGS} (?P<clause>.+)\?", question)
+    if match is None:
         return None
-    items = items_of(found["items"])
+    items = items_of(match["items"])
     for relation in facts.relations:
         listed = facts.listed(items, relation)
         for most in (True, False) if listed else ():
@@ -409,16 +411,16 @@ def _round_between(lower: Decimal, upper: Decimal) -> int | None:
 
 
 def _read_limited(question: str, facts: StatedFacts) -> Answered | None:
-    found = re.fullmatch(
+    match = re.fullmatch(
         rf"(?P<start>Which|How many) of {_THINGS} (?P<clause>.*?(?P<limit>\d[\d,.]*\d|\d).*)\?", question
     )
-    if found is None:
+    if match is None:
         return None
-    items = items_of(found["items"])
+    items = items_of(match["items"])
     for relation in facts.relations:
         listed = facts.listed(items, relation)
         for less in (True, False) if listed else ():
-            answered = _limited(listed or [], found["limit"], less=less, count=found["start"] == "How many")
+            answered = _limited(listed or [], match["limit"], less=less, count=match["start"] == "How many")
             if answered.question == question:
                 return answered
     return None
@@ -454,12 +456,12 @@ def _write_order(facts: StatedFacts) -> Iterator[Answered]:
 
 
 def _read_order(question: str, facts: StatedFacts) -> Answered | None:
-    found = re.fullmatch(
+    match = re.fullmatch(
         rf"In which order (?:were|did|was) {_THINGS} (?P<done>.+), from the earliest on\?", question
     )
-    for relation in facts.relations if found else ():
+    for relation in facts.relations if match else ():
         listed = (
-            facts.listed(items_of(found["items"]), relation) if found and words_of(relation).event else None
+            facts.listed(items_of(match["items"]), relation) if match and words_of(relation).event else None
         )
         if listed and (answered := _ordered(listed)).question == question:
             return answered
@@ -497,10 +499,10 @@ def _write_total(facts: StatedFacts) -> Iterator[Answered]:
 
 
 def _read_total(question: str, facts: StatedFacts) -> Answered | None:
-    found = re.fullmatch(rf"How many .+? (?:do|did) {_THINGS} (?P<verb>\w+) together\?", question)
-    for relation in facts.relations if found else ():
+    match = re.fullmatch(rf"How many .+? (?:do|did) {_THINGS} (?P<verb>\w+) together\?", question)
+    for relation in facts.relations if match else ():
         listed = (
-            facts.listed(items_of(found["items"]), relation) if found and words_of(relation).counted else None
+            facts.listed(items_of(match["items"]), relation) if match and words_of(relation).counted else None
         )
         if listed and (answered := _total(listed)).question == question:
             return answered
@@ -532,27 +534,27 @@ def _write_between(facts: StatedFacts) -> Iterator[Answered]:
         by_subject.setdefault(fact.subject, []).append(fact)
     # Only things that one fact connects: nobody asks for the time between others.
     for link in facts.of.values():
-        for one in by_subject.get(link.subject, ())[:1]:
-            for two in by_subject.get(link.value, ())[:1]:
-                if one.document != two.document and one.value != two.value:
-                    yield _between(*sorted((one, two), key=lambda fact: fact.value))
+        for subject_fact in by_subject.get(link.subject, ())[:1]:
+            for linked_fact in by_subject.get(link.value, ())[:1]:
+                if subject_fact.document != linked_fact.document and subject_fact.value != linked_fact.value:
+                    yield _between(*sorted((subject_fact, linked_fact), key=lambda fact: fact.value))
 
 
 def _read_between(question: str, facts: StatedFacts) -> Answered | None:
     pattern = rf"How many years passed between the (?P<a>[a-z ]+?) of (?:the )?(?P<x>{NAME}) and the (?P<b>[a-z ]+?) of (?:the )?(?P<y>{NAME})\?"
-    found = re.fullmatch(pattern, question)
-    if found is None:
+    match = re.fullmatch(pattern, question)
+    if match is None:
         return None
-    dated = [each for each in facts.relations if words_of(each).event]
+    dated = [relation for relation in facts.relations if words_of(relation).event]
     first = [
-        facts.of[found["x"], each]
-        for each in dated
-        if words_of(each).event == found["a"] and (found["x"], each) in facts.of
+        facts.of[match["x"], event_relation]
+        for event_relation in dated
+        if words_of(event_relation).event == match["a"] and (match["x"], event_relation) in facts.of
     ]
     second = [
-        facts.of[found["y"], each]
-        for each in dated
-        if words_of(each).event == found["b"] and (found["y"], each) in facts.of
+        facts.of[match["y"], event_relation]
+        for event_relation in dated
+        if words_of(event_relation).event == match["b"] and (match["y"], event_relation) in facts.of
     ]
     return _between(first[0], second[0]) if first and second else None
 
@@ -602,19 +604,19 @@ def _write_short_chain(facts: StatedFacts) -> Iterator[Answered]:
 
 
 def _read_short_chain(question: str, facts: StatedFacts) -> Answered | None:
-    found = re.search(rf".*\bthe (?P<first>[a-z][a-z ]*?) of (?:the )?(?P<name>{NAME})", question)
-    first = facts.of.get((found["name"], found["first"])) if found else None
+    match = re.search(rf".*\bthe (?P<first>[a-z][a-z ]*?) of (?:the )?(?P<name>{NAME})", question)
+    first = facts.of.get((match["name"], match["first"])) if match else None
     chains = (_chained(first, second) for second in facts.about.get(first.value, ())) if first else ()
     return next((answered for answered in chains if answered.question == question), None)
 
 
 def _read_chain(question: str, facts: StatedFacts) -> Answered | None:
-    found = re.search(
+    match = re.search(
         rf"\bthe (?P<second>[a-z][a-z ]*?) of the (?P<first>[a-z][a-z ]*?) of (?:the )?(?P<name>{NAME})",
         question,
     )
-    first = facts.of.get((found["name"], found["first"])) if found else None
-    second = facts.of.get((first.value, found["second"])) if found and first else None
+    first = facts.of.get((match["name"], match["first"])) if match else None
+    second = facts.of.get((first.value, match["second"])) if match and first else None
     for relation in facts.relations if first and second else ():
         third = facts.of.get((second.value, relation)) if second else None
         if first and second and third and (answered := _chained(first, second, third)).question == question:

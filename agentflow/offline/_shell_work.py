@@ -16,7 +16,7 @@ import msgspec
 from msgspec import Struct
 
 from agentflow.offline._arguments import Use
-from agentflow.trace import PlanRequest, Step
+from agentflow.trace import Node, PlanRequest
 
 _SERVICES = ("auth", "billing", "catalog", "mail", "search", "upload")
 _MESSAGES = (
@@ -77,16 +77,16 @@ class _Project(NamedTuple):
     jobs: tuple[ProjectJob, ...]
 
 
-def shell_jobs(seed: str, path: Sequence[Step]) -> Iterator[ProjectJob]:
+def shell_jobs(seed: str, path: Sequence[Node]) -> Iterator[ProjectJob]:
     """Yield jobs for the next action: first a project, then work on its files.
 
     The order depends on the seed and the path, so that branches differ.
     """
     projects = _projects(seed)
     done = _done(path)
-    project = next((each for each in projects if each.start.command in done), None)
+    project = next((project for project in projects if project.start.command in done), None)
     if project is None:
-        yield from (each.start for each in projects)
+        yield from (project.start for project in projects)
         return
     yield from _remaining(project.jobs, seed, done)
 
@@ -117,10 +117,10 @@ def _preparation(request: PlanRequest) -> Iterator[tuple[str, Use]]:
         yield PREPARES, Use(start.intent, {"command": start.command})
 
 
-def _done(path: Sequence[Step]) -> list[str]:
+def _done(path: Sequence[Node]) -> list[str]:
     """Return the commands of a path, run or typed."""
-    arguments = [step.action.arguments for step in path]
-    return [str(each.get("command", each.get("text", ""))).removesuffix("\n") for each in arguments]
+    arguments = [step.call.arguments for step in path]
+    return [str(call.get("command", call.get("text", ""))).removesuffix("\n") for call in arguments]
 
 
 def _remaining(jobs: Sequence[ProjectJob], seed: str, done: Sequence[str]) -> Iterator[ProjectJob]:
@@ -250,5 +250,5 @@ def _notes(random: Random) -> _Project:
         f"mkdir -p notes\n{written}\n: > {empty}",
         f"notes/{topics[0]}.txt",
     )
-    one, other = random.sample(topics, 2)
-    return _Project(start, _jobs("notes", {"empty": empty, "one": one, "other": other}))
+    first, other = random.sample(topics, 2)
+    return _Project(start, _jobs("notes", {"empty": empty, "one": first, "other": other}))

@@ -90,27 +90,27 @@ class Knowledge(NamedTuple):
     """Best hops to each thing. Hops from a hub score lower."""
 
 
-def know(texts: Iterable[str]) -> Knowledge:
+def learn(texts: Iterable[str]) -> Knowledge:
     """Read all texts."""
-    places: dict[Statement, list[int]] = {}
+    documents_of: dict[Statement, list[int]] = {}
     classes: dict[str, str] = {}
     introductions: dict[str, tuple[str, int]] = {}
     for number, text in enumerate(texts, start=1):
         reading = read(text)
         for fact in dict.fromkeys(reading.facts):
-            places.setdefault(fact, []).append(number)
+            documents_of.setdefault(fact, []).append(number)
         for name, class_ in reading.classes.items():
             classes.setdefault(name, class_)
             introductions.setdefault(name, (reading.introductions[name], number))
-    found = tuple(KnownFact(fact, tuple(numbers)) for fact, numbers in places.items())
-    return Knowledge(found, classes, introductions, _hops(found, classes))
+    facts = tuple(KnownFact(fact, tuple(numbers)) for fact, numbers in documents_of.items())
+    return Knowledge(facts, classes, introductions, _hops(facts, classes))
 
 
-def _hops(found: tuple[KnownFact, ...], classes: dict[str, str]) -> dict[str, list[Hop]]:
+def _hops(facts: tuple[KnownFact, ...], classes: dict[str, str]) -> dict[str, list[Hop]]:
     """Return the best hops to each thing. A backward hop is used only if no forward hop has words for it."""
     hops: dict[str, list[Hop]] = {}
     backwards: dict[tuple[str, str], list[Hop]] = {}
-    for entry in found:
+    for entry in facts:
         fact = entry.fact
         if fact.described and fact.value != fact.subject:
             phrase, worth = fact.described, 6
@@ -128,13 +128,13 @@ def _hops(found: tuple[KnownFact, ...], classes: dict[str, str]) -> dict[str, li
     for same in backwards.values():
         if len({hop.end for hop in same}) == 1:
             hops.setdefault(same[0].end, []).append(same[0])
-    leading = Counter(hop.start for own in hops.values() for hop in own)
+    leading = Counter(hop.start for hops_to_end in hops.values() for hop in hops_to_end)
     return {
         end: sorted(
-            (hop._replace(worth=hop.worth - 2 * min(leading[hop.start], _HUB)) for hop in own),
+            (hop._replace(worth=hop.worth - 2 * min(leading[hop.start], _HUB)) for hop in hops_to_end),
             key=lambda hop: -hop.worth,
         )
-        for end, own in hops.items()
+        for end, hops_to_end in hops.items()
     }
 
 
@@ -146,7 +146,7 @@ def ways(end: str, hops: dict[str, list[Hop]]) -> Iterator[tuple[Hop, ...]]:
             yield (far, hop)
 
 
-_LONGEST_SUMMARY = 20_000
+_MAX_SUMMARY = 20_000
 _COUNTING = re.compile(r"\bhow (?:many|much|far|long|old)\b", re.IGNORECASE)
 _BARE = re.compile(r"-?\d+(?:\.\d+)?")
 _SAME = 92.0
@@ -191,14 +191,14 @@ def analyse(request: AnalysisRequest) -> QueryAnalysis:
 def next_step(request: NextStepRequest) -> NextStep:
     """Return the best call not made yet. Its arguments are the context, from which the executor reads them."""
     texts = _texts(request.memory)
-    known = {canonical(turn.action) for turn in request.memory.turns if turn.action is not None}
+    made_calls = {canonical(turn.action) for turn in request.memory.turns if turn.action is not None}
     followed = _followed(request.memory)
     leads = _leads(request.question, texts, followed)
     for tool in _by_use(request.tools):
         kind = kind_of(tool)
         assert kind is not None, "only such tools are in use"
         for use in uses_of(tool, kind, leads):
-            if canonical(Action(tool.name, use.arguments)) not in known:
+            if canonical(Action(tool.name, use.arguments)) not in made_calls:
                 context = msgspec.json.encode(use.arguments).decode()
                 return NextStep("It was named and not looked into yet.", context, use.intent, tool.name)
     tool = request.tools[0]
@@ -207,7 +207,7 @@ def next_step(request: NextStepRequest) -> NextStep:
 
 def command(request: CommandRequest) -> Command:
     """Return the arguments that the planner proposed; without any, those that fit its words."""
-    arguments = _said(request.step.context, request.tool)
+    arguments = _parse_arguments(request.step.context, request.tool)
     if arguments is None:
         words = f"{request.step.sub_goal} {request.step.context}"
         kind = kind_of(request.tool)
@@ -217,13 +217,13 @@ def command(request: CommandRequest) -> Command:
     return Command(request.step.sub_goal, arguments or {})
 
 
-def _said(context: str, tool: ToolCard) -> dict[str, Any] | None:
+def _parse_arguments(context: str, tool: ToolCard) -> dict[str, Any] | None:
     """Parse arguments written as JSON, or as lines of `name: value`."""
     with suppress(msgspec.MsgspecError):
         return msgspec.json.decode(context, type=dict[str, Any])
     lines = [line.partition(": ") for line in context.splitlines()]
-    known = tool.schema.get("properties", {})
-    if not lines or not all(colon and name in known for name, colon, _ in lines):
+    properties = tool.schema.get("properties", {})
+    if not lines or not all(colon and name in properties for name, colon, _ in lines):
         return None
     return {name: value for name, _, value in lines}
 
@@ -241,33 +241,33 @@ def decided_step(request: DecisionRequest) -> DecidedStep:
 
 def solve(request: SolutionRequest) -> Solution:
     """Answer from the observations: surely, else by a guess, else with nothing."""
-    found = _answered(request.question, request.memory)
-    if found is None:
+    answer = _answered(request.question, request.memory)
+    if answer is None:
         return Solution("What was seen does not answer the question.", "")
-    return Solution(found.working, found.answer)
+    return Solution(answer.working, answer.answer)
 
 
 def summarise(request: SummaryRequest) -> Summary:
     """Return all text of the turns that fits."""
-    said = [request.summary, *(turn.result for turn in request.turns)]
-    return Summary("\n".join(text for text in said if text)[:_LONGEST_SUMMARY])
+    summaries = [request.summary, *(turn.result for turn in request.turns)]
+    return Summary("\n".join(text for text in summaries if text)[:_MAX_SUMMARY])
 
 
 def _answered(question: str, memory: Memory) -> ShortAnswer | None:
     """Return the answer in the observations; without a sure one, a number that the last call computed."""
-    found = answer_from(question, _texts(memory))
-    if (found is not None and found.sure) or not memory.turns or not _COUNTING.search(question):
-        return found
+    answer = answer_from(question, _texts(memory))
+    if (answer is not None and answer.sure) or not memory.turns or not _COUNTING.search(question):
+        return answer
     last = memory.turns[-1].result.strip()
-    return ShortAnswer(last, f"It was computed: {last}.", sure=True) if _BARE.fullmatch(last) else found
+    return ShortAnswer(last, f"It was computed: {last}.", sure=True) if _BARE.fullmatch(last) else answer
 
 
-def _decision(found: ShortAnswer | None) -> Decision:
-    if found is None:
+def _decision(answer: ShortAnswer | None) -> Decision:
+    if answer is None:
         return Decision("Nothing that was seen answers the question.", Assessment.INCOMPLETE, stop=False)
-    if not found.sure:
+    if not answer.sure:
         return Decision("Something like it was seen.", Assessment.UNVERIFIED, stop=False)
-    return Decision(found.working, Assessment.COMPLETE, stop=True)
+    return Decision(answer.working, Assessment.COMPLETE, stop=True)
 
 
 def _texts(memory: Memory) -> tuple[str, ...]:
@@ -315,12 +315,14 @@ def answer_from(question: str, texts: tuple[str, ...]) -> ShortAnswer | None:
     if not candidates:
         return None
     best = process.extractOne(
-        _words(question), [_words(each.question) for each in candidates], scorer=fuzz.token_sort_ratio
+        _words(question),
+        [_words(candidate.question) for candidate in candidates],
+        scorer=fuzz.token_sort_ratio,
     )
     if best[1] < _LIKE:
         return None
-    found = candidates[best[2]]
-    return ShortAnswer(found.answer, found.working, sure=best[1] >= _SAME)
+    best_candidate = candidates[best[2]]
+    return ShortAnswer(best_candidate.answer, best_candidate.working, sure=best[1] >= _SAME)
 
 
 def asked_in(question: str) -> str:
@@ -330,29 +332,29 @@ def asked_in(question: str) -> str:
 
 def mentioned_by(question: str, texts: tuple[str, ...]) -> Iterator[str]:
     """Yield the names that the texts lead to from the question; those that share the most words with it come first."""
-    asked = set(terms(question))
-    found: dict[str, int] = {}
-    for hops in know(texts).hops.values():
+    question_terms = set(terms(question))
+    shared_terms: dict[str, int] = {}
+    for hops in learn(texts).hops.values():
         for hop in hops:
-            said = set(terms(hop.phrase.replace(SLOT, hop.start_shown)))
-            shared = len(said & asked)
+            hop_terms = set(terms(hop.phrase.replace(SLOT, hop.start_shown)))
+            shared = len(hop_terms & question_terms)
             if shared >= 2 or (shared and bounded(hop.start, question)):
-                found[hop.end] = max(shared, found.get(hop.end, 0))
-    yield from sorted(found, key=lambda name: -found[name])
+                shared_terms[hop.end] = max(shared, shared_terms.get(hop.end, 0))
+    yield from sorted(shared_terms, key=lambda name: -shared_terms[name])
 
 
 @lru_cache(maxsize=64)
 def _candidates(texts: tuple[str, ...]) -> tuple[_SolvingCandidate, ...]:
     """Return every question that these texts answer, over at most two intermediate facts."""
-    knowledge = know(texts)
-    facts = (found.fact for found in knowledge.found)
+    knowledge = learn(texts)
+    facts = (known_fact.fact for known_fact in knowledge.found)
     single = (_SolvingCandidate(fact.question, fact.value, fact.sentence) for fact in facts)
     return (*single, *_chained(knowledge), *_spans(knowledge))
 
 
 def _chained(knowledge: Knowledge) -> Iterator[_SolvingCandidate]:
-    for found in knowledge.found:
-        fact = found.fact
+    for known_fact in knowledge.found:
+        fact = known_fact.fact
         for hops in ways(fact.subject, knowledge.hops):
             working = " ".join([*(hop.found.fact.sentence for hop in hops), fact.sentence])
             yield _SolvingCandidate(fact.ask.replace(SLOT, describe_end(hops)), fact.value, working)
@@ -360,14 +362,14 @@ def _chained(knowledge: Knowledge) -> Iterator[_SolvingCandidate]:
 
 def _spans(knowledge: Knowledge) -> Iterator[_SolvingCandidate]:
     dated: dict[str, Statement] = {}
-    for found in knowledge.found:
-        if found.fact.event:
-            dated.setdefault(found.fact.value, found.fact)
-    for one, other in permutations(dated.values(), 2):
-        years = int(other.value) - int(one.value)
-        if years > 0 and one.subject != other.subject:
-            question = _YEARS.format(one.event_shown, other.event_shown)
-            working = f"{one.sentence} {other.sentence} {other.value} - {one.value} = {years}."
+    for known_fact in knowledge.found:
+        if known_fact.fact.event:
+            dated.setdefault(known_fact.fact.value, known_fact.fact)
+    for earlier, later in permutations(dated.values(), 2):
+        years = int(later.value) - int(earlier.value)
+        if years > 0 and earlier.subject != later.subject:
+            question = _YEARS.format(earlier.event_shown, later.event_shown)
+            working = f"{earlier.sentence} {later.sentence} {later.value} - {earlier.value} = {years}."
             yield _SolvingCandidate(question, str(years), working)
 
 
@@ -377,26 +379,28 @@ def _words(text: str) -> str:
 
 def _chosen(question: str, options: list[re.Match[str]], texts: tuple[str, ...]) -> ShortAnswer | None:
     """Return the option in the sentence that shares the most words with the question."""
-    asked = set(terms(question))
+    question_terms = set(terms(question))
     sentences = [sentence for text in texts for passage in passages(text) for sentence in passage.sentences]
     stated = [
-        ShortAnswer(option["letter"], sentence, sure=len(asked & set(terms(sentence))) >= 2)
+        ShortAnswer(option["letter"], sentence, sure=len(question_terms & set(terms(sentence))) >= 2)
         for option, sentence in product(options, sentences)
         if bounded(option["text"].strip(), sentence)
     ]
-    return max(stated, key=lambda answer: len(asked.intersection(terms(answer.working))), default=None)
+    return max(
+        stated, key=lambda answer: len(question_terms.intersection(terms(answer.working))), default=None
+    )
 
 
 def _twenty_four(question: str) -> str | None:
     """Return the expression that makes 24 of four numbers."""
     aim = _TWENTY_FOUR.search(question)
-    given = [
+    numbers = [
         int(word)
         for word in re.findall(r"(?<![\w.])\d{1,2}(?![\w.]*\w)", question[: aim.start()] if aim else "")
     ]
-    if len(given) != 4:
+    if len(numbers) != 4:
         return None
-    return _made(tuple((float(number), str(number)) for number in given))
+    return _made(tuple((float(number), str(number)) for number in numbers))
 
 
 def _made(numbers: tuple[tuple[float, str], ...]) -> str | None:
@@ -404,12 +408,12 @@ def _made(numbers: tuple[tuple[float, str], ...]) -> str | None:
     if len(numbers) == 1:
         return numbers[0][1] if abs(numbers[0][0] - 24) < 1e-9 else None
     for i, j in permutations(range(len(numbers)), 2):
-        (one, said), (other, told) = numbers[i], numbers[j]
+        (left, left_text), (right, right_text) = numbers[i], numbers[j]
         rest = tuple(number for k, number in enumerate(numbers) if k not in (i, j))
-        results = [(one + other, "+"), (one - other, "-"), (one * other, "*")]
-        if other:
-            results.append((one / other, "/"))
+        results = [(left + right, "+"), (left - right, "-"), (left * right, "*")]
+        if right:
+            results.append((left / right, "/"))
         for result, sign in results:
-            if (made := _made((*rest, (result, f"({said} {sign} {told})")))) is not None:
+            if (made := _made((*rest, (result, f"({left_text} {sign} {right_text})")))) is not None:
                 return made
     return None

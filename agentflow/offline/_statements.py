@@ -153,14 +153,14 @@ class _Subject(NamedTuple):
 def read(text: str) -> Reading:
     """Return everything that the patterns find in a text."""
     whole = Reading((), {}, {})
-    found: list[Statement] = []
+    statements: list[Statement] = []
     for passage in passages(text):
         part = read_passage(passage)
-        found.extend(part.facts)
+        statements.extend(part.facts)
         for name, class_ in part.classes.items():
             whole.classes.setdefault(name, class_)
             whole.introductions.setdefault(name, part.introductions[name])
-    return whole._replace(facts=tuple(found))
+    return whole._replace(facts=tuple(statements))
 
 
 @lru_cache(maxsize=2048)
@@ -194,15 +194,15 @@ def _passage(passage: TopicPassage, reading: Reading) -> Iterator[Statement]:
         predicate = sentence[match.end() :]
         if match["name"]:
             name = bare(match["name"])
-            said = _said(match, name)
+            subject_text = _subject_text(match, name)
             if name != topic and " " not in name and passage.topic:
                 # A common word at the start of a sentence looks like a name.
                 clear = False
                 continue
             if not topic or name == topic or not naming:
-                topic, shown, naming = name, said, sentence
+                topic, shown, naming = name, subject_text, sentence
             clear = name == topic
-            yield from _predicate(_Subject(name, said), predicate, sentence, reading)
+            yield from _predicate(_Subject(name, subject_text), predicate, sentence, reading)
         elif naming and (clear or match["owner"]):
             subject = _referred(match, topic, shown, naming, reading.classes.get(topic, ""))
             if match["owner"] == "The" and match["part"] in KINDS and topic not in reading.classes:
@@ -215,11 +215,11 @@ def _passage(passage: TopicPassage, reading: Reading) -> Iterator[Statement]:
 def _after_topic(topic: str, sentence: str) -> str:
     """Return the predicate of a sentence about the topic itself, if that is no capitalised name."""
     rest = sentence.removeprefix(f"{topic} ")
-    known = topic and rest != sentence and topic.rpartition(" ")[2].islower()
-    return rest if known and rest.split(" ", 1)[0] in VERBS else ""
+    is_continuation = topic and rest != sentence and topic.rpartition(" ")[2].islower()
+    return rest if is_continuation and rest.split(" ", 1)[0] in VERBS else ""
 
 
-def _said(match: re.Match[str], name: str) -> str:
+def _subject_text(match: re.Match[str], name: str) -> str:
     """Return a subject as written in the middle of a sentence."""
     first = match["name"].split(" ")[0]
     if first in {"A", "An"} and first != name:
@@ -274,12 +274,12 @@ def _predicate(subject: _Subject, predicate: str, sentence: str, reading: Readin
     yield from _copula(subject, predicate, sentence)
     yield from _active(subject, predicate, sentence)
     yield from _quantity(subject, predicate, sentence)
-    yield from _place(subject, predicate, sentence)
+    yield from _sites(subject, predicate, sentence)
     for more in _ALSO.finditer(predicate):
         clause = predicate[more.end() :]
         start = len(sentence) - len(clause)
-        for found in (*_quantity(subject, clause, sentence), *_place(subject, clause, sentence)):
-            yield found._replace(start=start)
+        for statement in (*_quantity(subject, clause, sentence), *_sites(subject, clause, sentence)):
+            yield statement._replace(start=start)
 
 
 def _passive(subject: _Subject, predicate: str, sentence: str) -> Iterator[Statement]:
@@ -295,8 +295,8 @@ def _passive(subject: _Subject, predicate: str, sentence: str) -> Iterator[State
         if " and " in rest:
             rest = rest[: rest.index(" and ")]
         start = len(sentence) - len(predicate) + clause.start("be") if clause.start() else 0
-        for found in _clause(subject, clause["be"], clause["verb"], rest, sentence):
-            yield found._replace(start=start)
+        for statement in _clause(subject, clause["be"], clause["verb"], rest, sentence):
+            yield statement._replace(start=start)
 
 
 def _clause(subject: _Subject, be: str, verb: str, rest: str, sentence: str) -> Iterator[Statement]:
@@ -332,12 +332,12 @@ def _clause(subject: _Subject, be: str, verb: str, rest: str, sentence: str) -> 
             f"that {be} named after {SLOT}",
             subject.relation("namesake"),
         )
-    elif place := _PLACE.search(rest):
+    elif place_match := _PLACE.search(rest):
         ask = f"Where {be} {slot} {verb}?"
-        inverse = "" if verb == "born" else f"that {be} {verb} {place['where']} {SLOT}"
+        inverse = "" if verb == "born" else f"that {be} {verb} {place_match['where']} {SLOT}"
         described = f"the place where {slot} {be} {verb}"
         relation = subject.relation(PLACES.get(verb, ""))
-        yield _linked(subject, place, sentence, ask, described, inverse, relation)
+        yield _linked(subject, place_match, sentence, ask, described, inverse, relation)
 
 
 def _linked(
@@ -463,20 +463,20 @@ def _quantity(subject: _Subject, predicate: str, sentence: str) -> Iterator[Stat
     )
 
 
-def _place(subject: _Subject, predicate: str, sentence: str) -> Iterator[Statement]:
+def _sites(subject: _Subject, predicate: str, sentence: str) -> Iterator[Statement]:
     """Read `stands in Ember Cross`, `has its lodge in Tollen Quay`."""
-    found = _SITE.match(predicate)
-    if found is None or subject.part:
+    match = _SITE.match(predicate)
+    if match is None or subject.part:
         return
-    part = found["part"]
+    part = match["part"]
     slot = f"the {part} of {SLOT}" if part else SLOT
     ask, described = f"Where is {slot}?", f"the place where {slot} is"
-    inverse = "" if part else f"that {found['verb']} in {SLOT}"
+    inverse = "" if part else f"that {match['verb']} in {SLOT}"
     relation = f"location of the {part}" if part else "location"
-    yield _linked(subject, found, sentence, ask, described, inverse, relation)
+    yield _linked(subject, match, sentence, ask, described, inverse, relation)
 
 
 def _after(needle: str, text: str, start: int) -> int:
     """Return the end of the first whole occurrence of a text; the start without one."""
-    found = re.compile(rf"(?<!\w){re.escape(needle)}(?!\w)").search(text, start)
-    return found.end() if found else start
+    match = re.compile(rf"(?<!\w){re.escape(needle)}(?!\w)").search(text, start)
+    return match.end() if match else start

@@ -48,19 +48,19 @@ def answer_table_request(
         case SolutionsRequest():
             return ProposedSolutions(_proposed(request, questions))
         case InstructionRequest():
-            found = (one.question for one in questions if one.solution == request.solution)
-            return TaskInstruction(next(found, ""))
+            texts = (question.question for question in questions if question.solution == request.solution)
+            return TaskInstruction(next(texts, ""))
         case IndependentSolutionRequest():
-            found = (one.again for one in questions if one.question == request.instruction)
-            return IndependentSolution(next(found, ""))
+            texts = (question.again for question in questions if question.question == request.instruction)
+            return IndependentSolution(next(texts, ""))
 
 
 def _proposed(request: SolutionsRequest, questions: Iterator[TableQuestion]) -> tuple[str, ...]:
     """Return solutions of questions, those that share most words with the seed first."""
-    found = [one for one in questions if one.solution not in request.known]
+    unknown_questions = [question for question in questions if question.solution not in request.known]
     seed = set(terms(f"{request.seed} {request.tips}"))
-    found.sort(key=lambda one: -len(seed & set(terms(one.question))))
-    return tuple(one.solution for one in found[: request.count])
+    unknown_questions.sort(key=lambda candidate: -len(seed & set(terms(candidate.question))))
+    return tuple(candidate.solution for candidate in unknown_questions[: request.count])
 
 
 def _questions(kind: str, tables: Sequence[TaskTable]) -> Iterator[TableQuestion]:
@@ -82,18 +82,18 @@ def _sql(tables: Sequence[TaskTable]) -> Iterator[Iterator[TableQuestion]]:
 
 def _joined(child: TaskTable, reference: str, parent: TaskTable) -> Iterator[TableQuestion]:
     """Questions that need two tables."""
-    many, one = _words(child.name), _words(parent.name)
+    many, parents = _words(child.name), _words(parent.name)
     c, p = _quoted(child.name), _quoted(parent.name)
     on = f"c.{_quoted(reference)} = p.{_quoted(parent.key[0])}"
     counted = f"(SELECT COUNT(*) FROM {c} AS c WHERE {on})"
     for label in _texts(parent)[:1]:
-        name, said = f"p.{_quoted(label.name)}", _words(label.name)
+        name, label_words = f"p.{_quoted(label.name)}", _words(label.name)
         for measure in _measures(child):
             total, what = f"SUM(c.{_quoted(measure.name)})", _words(measure.name)
             summed = f"(SELECT {total} FROM {c} AS c WHERE {on})"
             yield TableQuestion(
-                f"Whose {many} have the highest total {what} among all {one}? Give the {said}; "
-                f"of several with the same total, the first by {said}.",
+                f"Whose {many} have the highest total {what} among all {parents}? Give the {label_words}; "
+                f"of several with the same total, the first by {label_words}.",
                 f"SELECT {name} FROM {p} AS p JOIN {c} AS c ON {on} GROUP BY p.{_quoted(parent.key[0])}, {name} "
                 f"ORDER BY {total} DESC, {name} LIMIT 1",
                 f"SELECT MIN({name}) FROM {p} AS p WHERE {summed} = (SELECT MAX(t.s) FROM "
@@ -101,19 +101,19 @@ def _joined(child: TaskTable, reference: str, parent: TaskTable) -> Iterator[Tab
             )
             for value in _values(parent, label)[:2]:
                 yield TableQuestion(
-                    f"What is the total {what} of all {many} that belong to the {one} with the {said} {value}?",
+                    f"What is the total {what} of all {many} that belong to the {parents} with the {label_words} {value}?",
                     f"SELECT {total} FROM {c} AS c JOIN {p} AS p ON {on} WHERE {name} = {_literal(value)}",
                     f"SELECT {total} FROM {c} AS c WHERE c.{_quoted(reference)} IN "
                     f"(SELECT p.{_quoted(parent.key[0])} FROM {p} AS p WHERE {name} = {_literal(value)})",
                 )
         yield TableQuestion(
-            f"Which {one} have no {many}? List the {said} of each.",
+            f"Which {parents} have no {many}? List the {label_words} of each.",
             f"SELECT {name} FROM {p} AS p LEFT JOIN {c} AS c ON {on} WHERE c.{_quoted(reference)} IS NULL",
             f"SELECT {name} FROM {p} AS p WHERE {counted} = 0",
         )
     for least in (1, 2, 3):
         yield TableQuestion(
-            f"How many {one} have more than {least} {many}?",
+            f"How many {parents} have more than {least} {many}?",
             f"SELECT COUNT(*) FROM (SELECT c.{_quoted(reference)} FROM {c} AS c JOIN {p} AS p ON {on} "
             f"GROUP BY c.{_quoted(reference)} HAVING COUNT(*) > {least}) AS t",
             f"SELECT COUNT(*) FROM {p} AS p WHERE {counted} > {least}",
@@ -124,19 +124,19 @@ def _single(table: TaskTable) -> Iterator[TableQuestion]:
     """Questions about one table."""
     many, t = _words(table.name), _quoted(table.name)
     for label in _texts(table):
-        column, said = _quoted(label.name), _words(label.name)
+        column, label_words = _quoted(label.name), _words(label.name)
         for measure in _measures(table):
             m, what = _quoted(measure.name), _words(measure.name)
             for value in _values(table, label)[:2]:
                 yield TableQuestion(
-                    f"What is the average {what} of the {many} with the {said} {value}?",
+                    f"What is the average {what} of the {many} with the {label_words} {value}?",
                     f"SELECT AVG({m}) FROM {t} WHERE {column} = {_literal(value)}",
                     f"SELECT SUM(CASE WHEN {column} = {_literal(value)} THEN {m} END) * 1.0 / "
                     f"COUNT(CASE WHEN {column} = {_literal(value)} THEN {m} END) FROM {t}",
                 )
             yield TableQuestion(
-                f"How many {many} of each {said} have a {what} above the average of all {many}? "
-                f"Give the {said} and the number.",
+                f"How many {many} of each {label_words} have a {what} above the average of all {many}? "
+                f"Give the {label_words} and the number.",
                 f"SELECT {column}, COUNT(*) FROM {t} WHERE {m} > (SELECT AVG({m}) FROM {t}) GROUP BY {column}",
                 f"SELECT a.{column}, COUNT(*) FROM {t} AS a CROSS JOIN (SELECT AVG({m}) AS mean FROM {t}) AS b "
                 f"WHERE a.{m} > b.mean GROUP BY a.{column}",
@@ -161,11 +161,11 @@ def _of_file(table: TaskTable) -> Iterator[TableQuestion]:
     file = table.name.rpartition("/")[2]
     measures = [column for column in table.columns if _NUMERIC.search(column.type) and not _is_id(column)]
     for label in (column for column in table.columns if _TEXT.search(column.type)):
-        key, said = label.name, _words(label.name)
+        key, label_words = label.name, _words(label.name)
         for measure in measures:
             m, what = measure.name, _words(measure.name)
             yield TableQuestion(
-                f"Which {said} has the highest total {what} in {file}? "
+                f"Which {label_words} has the highest total {what} in {file}? "
                 f"Of several with the same total, give the first alphabetically.",
                 f"{load}totals = {{}}\nfor row in rows:\n    if number(row[{m!r}]) is not None:\n"
                 f"        totals[row[{key!r}]] = totals.get(row[{key!r}], 0) + number(row[{m!r}])\n"
@@ -176,7 +176,7 @@ def _of_file(table: TaskTable) -> Iterator[TableQuestion]:
             )
             for value in _values(table, label)[:2]:
                 yield TableQuestion(
-                    f"What is the average {what} in {file} for the {said} {value}? Round to two decimals.",
+                    f"What is the average {what} in {file} for the {label_words} {value}? Round to two decimals.",
                     f"{load}values = [number(row[{m!r}]) for row in rows if row[{key!r}] == {value!r}]\n"
                     f"values = [one for one in values if one is not None]\n"
                     f"print(round(sum(values) / len(values), 2))",

@@ -38,13 +38,15 @@ from agentflow.questions._gate import (
     RecordedCalls,
     RepeatedCalls,
 )
-from agentflow.questions._image_requests import ImageFact, ImageFacts, ImageFactsRequest
 from agentflow.questions._requests import (
     AskedQuestion,
     Basis,
     FallenDraft,
     HiddenAnswer,
     HiddenRequest,
+    ImageFact,
+    ImageFacts,
+    ImageFactsRequest,
     OtherAnswer,
     OtherAnswers,
     OthersRequest,

@@ -43,11 +43,10 @@ class KnownNames:
     """Names in texts, by which a short form of a name is distinguished from another name."""
 
     def __init__(self, texts: Iterable[str]) -> None:
-        """Collect the capitalised names of texts."""
         self._names = frozenset(
-            frozenset(filter(_tells, normalise_name(found[0]).split()))
+            frozenset(filter(_tells, normalise_name(match[0]).split()))
             for text in texts
-            for found in _NAME.finditer(text)
+            for match in _NAME.finditer(text)
         )
 
     def same(self, name: str, other: str) -> bool:
@@ -57,7 +56,7 @@ class KnownNames:
         >>> names.same("Debra", "Debra Lynn"), names.same("Debra", "Ian Murdock")
         (True, False)
         """
-        mine, theirs = (frozenset(normalise_name(each).split()) - _TITLES for each in (name, other))
+        mine, theirs = (frozenset(normalise_name(text).split()) - _TITLES for text in (name, other))
         if not mine or not theirs:
             return False
         if mine == theirs:
@@ -65,7 +64,7 @@ class KnownNames:
         short, long = sorted((mine, theirs), key=len)
         if not short < long:
             return False
-        return all(known <= long or not short <= known or long <= known for known in self._names)
+        return all(listed <= long or not short <= listed or long <= listed for listed in self._names)
 
 
 def _tells(word: str) -> bool:
@@ -86,61 +85,61 @@ def value_of(draft: Draft) -> Value:
     return infer_value(draft.answer) if draft.answer_type is ValueKind.LIST else TextValue(draft.answer)
 
 
-def agrees(draft: Draft, said: str, names: KnownNames) -> bool:
+def agrees(draft: Draft, answer: str, names: KnownNames) -> bool:
     """Return whether an answer states that of a draft, with its unit and precision, and no other.
 
     Quantities are compared as a whole: one year and nine months are 21 months, and not one year.
 
     See docs/questions.md.
     """
-    said = said.strip()
-    if not said:
+    answer = answer.strip()
+    if not answer:
         return False
-    if (in_order := _as_asked(draft, said)) is not None:
+    if (in_order := _as_asked(draft, answer)) is not None:
         return in_order
-    if _swapped(draft, said) or _has_another_unit(draft):
+    if _swapped(draft, answer) or _has_another_unit(draft):
         return False
     value = _measure(draft) or value_of(draft)
     match value:
         case EntityValue(name):
-            if _BARE_NAME.fullmatch(said):
-                return names.same(name, said)
-            return answer_agrees(value, said, question=draft.question) or _same_parts(draft, said)
+            if _BARE_NAME.fullmatch(answer):
+                return names.same(name, answer)
+            return answer_agrees(value, answer, question=draft.question) or _same_parts(draft, answer)
         case TextValue():
-            same_numbers = {*_numbers(draft.answer, draft.question)} == {*_numbers(said, draft.question)}
+            same_numbers = {*_numbers(draft.answer, draft.question)} == {*_numbers(answer, draft.question)}
             return (
-                same_numbers and (texts_agree(draft.answer, said) or names.same(draft.answer, said))
-            ) or _same_parts(draft, said)
+                same_numbers and (texts_agree(draft.answer, answer) or names.same(draft.answer, answer))
+            ) or _same_parts(draft, answer)
         case ListValue(items, ordered):
             return (
-                answer_agrees(value, said, question=draft.question)
-                or _same_items(items, said, names, ordered=ordered)
-                or _same_parts(draft, said)
+                answer_agrees(value, answer, question=draft.question)
+                or _same_items(items, answer, names, ordered=ordered)
+                or _same_parts(draft, answer)
             )
         case _:
-            return answer_agrees(value, said, question=draft.question)
+            return answer_agrees(value, answer, question=draft.question)
 
 
 def _has_another_unit(draft: Draft) -> bool:
     """Return whether the answer is in days although the question asks for weeks, even if both are as long."""
-    asked = _ASKED_UNIT.search(draft.question)
-    if asked is None or not draft.unit:
+    unit_match = _ASKED_UNIT.search(draft.question)
+    if unit_match is None or not draft.unit:
         return False
-    wanted, given = (quantity_of(Decimal(1), unit) for unit in (asked[1], draft.unit))
-    return wanted.known and given.known and (wanted.kind, wanted.factor) != (given.kind, given.factor)
+    wanted, stated = (quantity_of(Decimal(1), unit) for unit in (unit_match[1], draft.unit))
+    return wanted.known and stated.known and (wanted.kind, wanted.factor) != (stated.kind, stated.factor)
 
 
 def _measure(draft: Draft) -> NumberValue | None:
     """Return an answer of any type that is a quantity in a known unit, which the question may name."""
-    asked = _ASKED_UNIT.search(draft.question)
-    unit = draft.unit or ("" if asked is None else asked[1])
+    unit_match = _ASKED_UNIT.search(draft.question)
+    unit = draft.unit or ("" if unit_match is None else unit_match[1])
     value = parse_value(draft.answer, ValueKind.NUMBER, unit) or infer_value(draft.answer)
-    known = isinstance(value, NumberValue) and quantity_of(value.amount, value.unit).known
-    return value if isinstance(value, NumberValue) and known else None
+    is_known = isinstance(value, NumberValue) and quantity_of(value.amount, value.unit).known
+    return value if isinstance(value, NumberValue) and is_known else None
 
 
-def _same_items(items: Iterable[object], said: str, names: KnownNames, *, ordered: bool) -> bool:
-    read = infer_value(said)
+def _same_items(items: Iterable[object], answer: str, names: KnownNames, *, ordered: bool) -> bool:
+    read = infer_value(answer)
     others = read.items if isinstance(read, ListValue) else ()
     mine = [item.name for item in items if isinstance(item, EntityValue)]
     theirs = [item.name for item in others if isinstance(item, EntityValue)]
@@ -148,59 +147,59 @@ def _same_items(items: Iterable[object], said: str, names: KnownNames, *, ordere
         return False
     if ordered:
         return all(map(names.same, mine, theirs))
-    return all(any(names.same(one, other) for other in theirs) for one in mine)
+    return all(any(names.same(name, other) for other in theirs) for name in mine)
 
 
-def _swapped(draft: Draft, said: str) -> bool:
+def _swapped(draft: Draft, answer: str) -> bool:
     """Return whether an answer gives the numbers of another one in another order, to other things."""
-    mine, theirs = _numbers(draft.answer, draft.question), _numbers(said, draft.question)
-    same_parts = Counter(_parts(draft.answer)) == Counter(_parts(said))
+    mine, theirs = _numbers(draft.answer, draft.question), _numbers(answer, draft.question)
+    same_parts = Counter(_parts(draft.answer)) == Counter(_parts(answer))
     return mine != theirs and Counter(mine) == Counter(theirs) and not same_parts
 
 
-def _as_asked(draft: Draft, said: str) -> bool | None:
+def _as_asked(draft: Draft, answer: str) -> bool | None:
     """Return whether an answer gives bare values in the order in which the question names their labels; `None`: it doesn't say."""
     items, others = (
-        [item.strip(" .") for item in _BETWEEN_PARTS.split(text)] for text in (draft.answer, said)
+        [item.strip(" .") for item in _BETWEEN_PARTS.split(text)] for text in (draft.answer, answer)
     )
     labelled = [item.casefold().rpartition(":") for item in items if item]
     question = draft.question.casefold()
-    places = [question.find(label) if label else -1 for label, _, _ in labelled]
-    if len({*places}) < len(places) or -1 in places:
+    positions = [question.find(label) if label else -1 for label, _, _ in labelled]
+    if len({*positions}) < len(positions) or -1 in positions:
         return None
-    asked = [value.strip() for _, (_, _, value) in sorted(zip(places, labelled, strict=True))]
-    given = [other.casefold() for other in others if other]
-    return asked == given if sorted(asked) == sorted(given) else None
+    expected_values = [value.strip() for _, (_, _, value) in sorted(zip(positions, labelled, strict=True))]
+    stated_values = [other.casefold() for other in others if other]
+    return expected_values == stated_values if sorted(expected_values) == sorted(stated_values) else None
 
 
-def _same_parts(draft: Draft, said: str) -> bool:
+def _same_parts(draft: Draft, answer: str) -> bool:
     """Return whether answers have the same parts, of which one may repeat words of the question: `15.4` and `row policies: 15.4`.
 
     Parts that repeat words stand in the same order.
     """
-    mine, theirs = _parts(draft.answer), _parts(said)
-    asked = frozenset(_WORD.findall(draft.question.lower()))
-    turned, others = ({*_WORD.findall(text.lower())} & _TURNS - asked for text in (draft.answer, said))
+    mine, theirs = _parts(draft.answer), _parts(answer)
+    words = frozenset(_WORD.findall(draft.question.lower()))
+    turned, others = ({*_WORD.findall(text.lower())} & _TURNS - words for text in (draft.answer, answer))
     if not mine or len(mine) != len(theirs) or turned != others:
         return False
 
-    def same(one: frozenset[str], other: frozenset[str]) -> bool:
-        more = one ^ other
-        return one == other or (
-            (one < other or other < one) and more <= asked and not any(map(_NUMBER.search, more))
+    def same(part: frozenset[str], other: frozenset[str]) -> bool:
+        more = part ^ other
+        return part == other or (
+            (part < other or other < part) and more <= words and not any(map(_NUMBER.search, more))
         )
 
     if len(mine) > 1 and all(
-        _bare_number(one, other, asked) for one, other in zip(mine, theirs, strict=True)
+        _bare_number(labelled, bare, words) for labelled, bare in zip(mine, theirs, strict=True)
     ):
         return True
     return all(map(same, mine, theirs)) or Counter(mine) == Counter(theirs)
 
 
-def _bare_number(labelled: frozenset[str], bare: frozenset[str], asked: frozenset[str]) -> bool:
+def _bare_number(labelled: frozenset[str], bare: frozenset[str], question_words: frozenset[str]) -> bool:
     """Return whether a part is the number of another one, whose other words are those of the question."""
     mine, theirs = (
-        [word for word in part if any(map(str.isdigit, word)) and word not in asked]
+        [word for word in part if any(map(str.isdigit, word)) and word not in question_words]
         for part in (labelled, bare)
     )
     rest = (labelled | bare) - {*mine}
@@ -208,7 +207,7 @@ def _bare_number(labelled: frozenset[str], bare: frozenset[str], asked: frozense
         len(bare) <= 2
         and len(mine) == 1
         and mine == theirs
-        and all({word, f"{word}s", word.rstrip("s")} & asked for word in rest)
+        and all({word, f"{word}s", word.rstrip("s")} & question_words for word in rest)
     )
 
 
@@ -223,5 +222,5 @@ def _parts(text: str) -> list[frozenset[str]]:
 
 def _numbers(text: str, question: str) -> list[str]:
     """Return the numbers of a text, without those of the question and those that number its items."""
-    numbers = (found.replace(",", "").rstrip(".") for found in _NUMBER.findall(_ITEM_NUMBER.sub(" ", text)))
+    numbers = (digits.replace(",", "").rstrip(".") for digits in _NUMBER.findall(_ITEM_NUMBER.sub(" ", text)))
     return [number for number in numbers if number not in question]

@@ -72,10 +72,10 @@ def is_inexact(quote: str, value: str) -> bool:
     >>> is_inexact("more than 57,700 packages", "57,700"), is_inexact("57,703 packages", "57,703")
     (True, False)
     """
-    places = [found.span() for found in re.finditer(re.escape(value), quote, re.IGNORECASE)] if value else []
-    return bool(places) and all(
+    spans = [match.span() for match in re.finditer(re.escape(value), quote, re.IGNORECASE)] if value else []
+    return bool(spans) and all(
         _INEXACT.search(quote[max(0, start - _BEFORE) : start]) or _INEXACT_AFTER.match(quote[end:])
-        for start, end in places
+        for start, end in spans
     )
 
 
@@ -139,7 +139,7 @@ class _Evaluation:
                 )
             case ast.Call(func=ast.Name(id=name), args=arguments, keywords=[]):
                 value_of = self._labelled if name in _LABELLED else self._evaluate
-                values = [value_of(each) for each in arguments]
+                values = [value_of(argument) for argument in arguments]
                 if name == "order" and arguments and all(map(_is_label, arguments[::2])):
                     return _ordered(values)
                 return self._call(name, values)
@@ -175,8 +175,8 @@ class _Evaluation:
     def _literal(self, text: str) -> Value:
         """Return the value of a text: a label, or a date that an earlier step has given."""
         value = _stated(text)
-        known = [_stated(step.value) for step in self._steps[: self._number - 1] if step.value]
-        if isinstance(value, DateValue) and value not in known:
+        earlier_values = [_stated(step.value) for step in self._steps[: self._number - 1] if step.value]
+        if isinstance(value, DateValue) and value not in earlier_values:
             raise ComputationError(f"{text} is the value of no earlier step")
         return value
 
@@ -209,7 +209,7 @@ class _Evaluation:
                 return NumberValue(Decimal(len({show_value(value) for value in values})))
             case "sum":
                 numbers = [_amount(value) for value in values]
-                return NumberValue(sum((each.amount for each in numbers), Decimal()), numbers[0].unit)
+                return NumberValue(sum((number.amount for number in numbers), Decimal()), numbers[0].unit)
             case "min" | "earliest":
                 return min(values, key=_key)
             case "max" | "latest":
@@ -312,7 +312,7 @@ def _key(value: Value) -> tuple[Any, ...]:
             return ("number", amount)
         case DateValue(year, month, day):
             return ("date", year, month, day)
-        case EntityValue(name) if found := _VERSION.fullmatch(name):
-            return ("version", found[1].casefold(), *map(int, found[2].split(".")))
+        case EntityValue(name) if match := _VERSION.fullmatch(name):
+            return ("version", match[1].casefold(), *map(int, match[2].split(".")))
         case _:
             return ("text", show_value(value).casefold())

@@ -60,20 +60,20 @@ def quoted(text: str, quote: str) -> list[tuple[int, int]]:
     >>> quoted("The Gull sails in May, and the Tern in June.", "the gull sails … the Tern")
     [(0, 14), (27, 35)]
     """
-    places: list[tuple[int, int]] = []
+    spans: list[tuple[int, int]] = []
     start = 0
     folded = text.casefold()
     same = len(folded) == len(text)
     for part in filter(None, _ELLIPSIS.split(quote.strip().strip("\"“”'"))):
         bare = part.strip(" \"“”'.,;:")
-        found = find_quote(text[start:], bare)
-        if found is None and same:
-            found = find_quote(folded[start:], bare.casefold())
-        if found is None:
+        span = find_quote(text[start:], bare)
+        if span is None and same:
+            span = find_quote(folded[start:], bare.casefold())
+        if span is None:
             return []
-        places.append((start + found[0], start + found[1]))
-        start += found[1]
-    return places
+        spans.append((start + span[0], start + span[1]))
+        start += span[1]
+    return spans
 
 
 class VerbatimPart(NamedTuple):
@@ -184,7 +184,7 @@ def documents_of(nodes: Iterable[Node]) -> tuple[ShownDocument, ...]:
 
     See docs/questions.md.
     """
-    found: dict[str, _CollectedDocument] = {}
+    collected_by_id: dict[str, _CollectedDocument] = {}
     tools = set[str]()
     for node in nodes:
         text, images = node.observation.text, node.observation.blobs
@@ -192,31 +192,35 @@ def documents_of(nodes: Iterable[Node]) -> tuple[ShownDocument, ...]:
             continue
         if not node.observation.sources:
             name = canonical(node.action)
-            own = found.setdefault(name, _CollectedDocument(name, computed=True))
-            own.length = len(text)
-            own.windows += [_Window(0, text, node.id, 0)] if text.strip() else []
+            entry = collected_by_id.setdefault(name, _CollectedDocument(name, computed=True))
+            entry.length = len(text)
+            entry.windows += [_Window(0, text, node.id, 0)] if text.strip() else []
         else:
             tools.add(node.action.tool)
-            own = found.setdefault(
+            entry = collected_by_id.setdefault(
                 node.observation.sources[0].document,
                 _CollectedDocument(node.observation.sources[0].document, computed=False),
             )
-        own.images.update((blob.hash, (blob, node.id)) for blob in images)
+        entry.images.update((blob.hash, (blob, node.id)) for blob in images)
         for source in node.observation.sources:
-            own = found.setdefault(source.document, _CollectedDocument(source.document, computed=False))
-            own.title = own.title or source.title
-            own.length = max(own.length, source.length)
-            own.windows.append(_Window(source.offset, text[source.start : source.end], node.id, source.start))
+            entry = collected_by_id.setdefault(
+                source.document, _CollectedDocument(source.document, computed=False)
+            )
+            entry.title = entry.title or source.title
+            entry.length = max(entry.length, source.length)
+            entry.windows.append(
+                _Window(source.offset, text[source.start : source.end], node.id, source.start)
+            )
     alone = (
         all(tool.startswith("document_") for tool in tools)
-        and sum(not each.computed for each in found.values()) == 1
+        and sum(not entry.computed for entry in collected_by_id.values()) == 1
     )
     collected = [
         part
-        for each in found.values()
-        for part in (_sections(each) if alone and not each.computed else [each])
+        for entry in collected_by_id.values()
+        for part in (_sections(entry) if alone and not entry.computed else [entry])
     ]
-    return numbered(without_copies([_shown(each) for each in collected]))
+    return numbered(without_copies([_shown(part) for part in collected]))
 
 
 def _sections(document: _CollectedDocument) -> list[_CollectedDocument]:
@@ -246,10 +250,10 @@ def documents_from(texts: Iterable[tuple[str, str, str]]) -> tuple[ShownDocument
     """
     shown: list[ShownDocument] = []
     for id, title, text in texts:
-        own = _CollectedDocument(id, computed=False)
-        own.title, own.length = title, len(text)
-        own.windows.append(_Window(0, text, id, 0))
-        shown.append(_shown(own))
+        document = _CollectedDocument(id, computed=False)
+        document.title, document.length = title, len(text)
+        document.windows.append(_Window(0, text, id, 0))
+        shown.append(_shown(document))
     return numbered(without_copies(shown))
 
 
@@ -261,34 +265,34 @@ def numbered(documents: Iterable[ShownDocument]) -> tuple[ShownDocument, ...]:
     result: list[ShownDocument] = []
     passages = 0
     for number, document in enumerate(documents, 1):
-        own = tuple(
+        numbered_passages = tuple(
             replace(passage, number=passages + index, document=number)
             for index, passage in enumerate(document.passages, 1)
         )
-        passages += len(own)
-        result.append(replace(document, number=number, passages=own))
+        passages += len(numbered_passages)
+        result.append(replace(document, number=number, passages=numbered_passages))
     return tuple(result)
 
 
-def _shown(found: _CollectedDocument) -> ShownDocument:
+def _shown(document: _CollectedDocument) -> ShownDocument:
     """Return a collected document as passages of its windows."""
-    stretches = _stretches(found.windows)
+    stretches = _stretches(document.windows)
     ends = [(stretch[0].offset, stretch[-1].offset + len(stretch[-1].text)) for stretch in stretches]
-    complete = len(ends) == 1 and ends[0][0] <= _GAP and 0 < found.length <= ends[0][1] + _GAP
-    lines = (line for window in found.windows for line in window.text.splitlines())
-    marked = found.id.lower().endswith(_MARKED) or any(map(_MARKDOWN.match, lines))
+    complete = len(ends) == 1 and ends[0][0] <= _GAP and 0 < document.length <= ends[0][1] + _GAP
+    lines = (line for window in document.windows for line in window.text.splitlines())
+    marked = document.id.lower().endswith(_MARKED) or any(map(_MARKDOWN.match, lines))
     passages = tuple(passage for stretch in stretches for passage in _split(stretch, marked=marked))
     passages += tuple(
         Passage(number=0, document=0, heading="", text="", image=blob, node=node)
-        for blob, node in found.images.values()
+        for blob, node in document.images.values()
     )
-    shown = (*(window.node for window in found.windows), *(node for _, node in found.images.values()))
+    shown = (*(window.node for window in document.windows), *(node for _, node in document.images.values()))
     return ShownDocument(
         number=0,
-        id=found.id,
-        title=found.title,
+        id=document.id,
+        title=document.title,
         complete=complete,
-        computed=found.computed,
+        computed=document.computed,
         passages=passages,
         nodes=tuple(dict.fromkeys(shown)),
     )
@@ -299,7 +303,8 @@ def _stretches(windows: Sequence[_Window]) -> list[list[_Window]]:
     stretches: list[list[_Window]] = []
     end = -_GAP - 1
     for window in sorted(
-        (each for each in windows if each.offset >= 0), key=lambda each: (each.offset, -len(each.text))
+        (window for window in windows if window.offset >= 0),
+        key=lambda candidate: (candidate.offset, -len(candidate.text)),
     ):
         if window.offset + len(window.text) <= end:
             continue
@@ -312,7 +317,9 @@ def _stretches(windows: Sequence[_Window]) -> list[list[_Window]]:
             stretches.append([window])
         end = window.offset + len(window.text)
     shown = "\n".join(window.text for stretch in stretches for window in stretch)
-    for window in sorted((each for each in windows if each.offset < 0), key=lambda each: -len(each.text)):
+    for window in sorted(
+        (window for window in windows if window.offset < 0), key=lambda candidate: -len(candidate.text)
+    ):
         if find_quote(shown, window.text) is None:
             stretches.append([window])
             shown += "\n" + window.text
@@ -343,7 +350,7 @@ def _split(stretch: Sequence[_Window], *, marked: bool) -> Iterator[Passage]:
     def passage() -> Passage:
         start, end = run[0].start, run[-1].end
         intro = introduction if run[0].bullet else ""
-        own = tuple(
+        parts = tuple(
             VerbatimPart(max(piece.start, start) - start, min(piece.end, end) - start, piece.node, piece.source + max(start - piece.start, 0))
             for piece in pieces
             if piece.start < end and start < piece.end
@@ -353,24 +360,24 @@ def _split(stretch: Sequence[_Window], *, marked: bool) -> Iterator[Passage]:
             document=0,
             heading=" > ".join(filter(None, [*(title for _, title in headings), intro])),
             text=text[start:end],
-            pieces=own,
+            pieces=parts,
         )
 
     for block in _blocks(text, marked=marked):
-        said = text[block.start : block.end]
+        content = text[block.start : block.end]
         size = run[-1].end - run[0].start if run else 0
-        if run and (block.level or size + len(said) > PASSAGE_CHARS) and not _introduces(text, run, block):
+        if run and (block.level or size + len(content) > PASSAGE_CHARS) and not _introduces(text, run, block):
             terms = 0 if block.level else _terms_at_end(text, run)
             run, waiting = run[: len(run) - terms], run[len(run) - terms :]
             yield passage()
             run = waiting
         if block.level:
-            headings = [each for each in headings if each[0] < block.level]
-            headings.append((block.level, _title(said)))
+            headings = [heading for heading in headings if heading[0] < block.level]
+            headings.append((block.level, _title(content)))
             introduction = ""
             continue
         if not block.bullet:
-            introduction = " ".join(said.split())[-200:] if said.rstrip().endswith(":") else ""
+            introduction = " ".join(content.split())[-200:] if content.rstrip().endswith(":") else ""
         run.append(block)
     if run and any(map(str.isalnum, text[run[0].start : run[-1].end])):
         yield passage()
@@ -417,10 +424,10 @@ def _between(pattern: re.Pattern[str], text: str, start: int, end: int) -> Itera
 def _entries(text: str, start: int, end: int, *, marked: bool) -> Iterator[_Block]:
     """Yield the headings, bullets and other parts of a paragraph."""
     lines: list[tuple[int, int]] = []
-    place = start
+    position = start
     for line in text[start:end].splitlines(keepends=True):
-        lines.append((place, place + len(line.rstrip("\n"))))
-        place += len(line)
+        lines.append((position, position + len(line.rstrip("\n"))))
+        position += len(line)
     begin = start
     for index, (first, last) in enumerate(lines):
         line = text[first:last]
@@ -515,16 +522,16 @@ class _Marks(NamedTuple):
 def without_copies(documents: Sequence[ShownDocument]) -> list[ShownDocument]:
     """Return documents of which none is a copy or a translation of another; the largest stays, with the ids of the others."""
     kept: list[tuple[ShownDocument, _Marks]] = []
-    for document in sorted(documents, key=lambda each: -each.size):
+    for document in sorted(documents, key=lambda kept_document: -kept_document.size):
         marks = _Marks.of(document)
-        same = next((place for place, (_, other) in enumerate(kept) if marks.copies(other)), None)
+        same = next((index for index, (_, other) in enumerate(kept) if marks.copies(other)), None)
         if same is None or document.computed:
             kept.append((document, marks))
         else:
             whole, others = kept[same]
             kept[same] = replace(whole, copies=(*whole.copies, document.id)), others
-    order = {document.id: place for place, document in enumerate(documents)}
-    return sorted((document for document, _ in kept), key=lambda each: order[each.id])
+    order = {document.id: index for index, document in enumerate(documents)}
+    return sorted((document for document, _ in kept), key=lambda kept_document: order[kept_document.id])
 
 
 def is_english(text: str) -> bool:
@@ -533,8 +540,8 @@ def is_english(text: str) -> bool:
     >>> is_english("The ship is in the harbour of the town."), is_english("Das Schiff ist im Hafen der Stadt.")
     (True, False)
     """
-    found = [word for word in words(text) if word.isalpha()]
-    return sum(word in _ENGLISH for word in found) >= _MIN_ENGLISH * max(len(found), 1)
+    alphabetic = [word for word in words(text) if word.isalpha()]
+    return sum(word in _ENGLISH for word in alphabetic) >= _MIN_ENGLISH * max(len(alphabetic), 1)
 
 
 def divided(
@@ -551,7 +558,7 @@ def divided(
     :param most: number of documents of a group.
     """
     terms = {document.id: _terms(document.text) for document in documents}
-    spread = Counter(term for own in terms.values() for term in own)
+    spread = Counter(term for document_terms in terms.values() for term in document_terms)
     # A term in half of the documents connects none of them. Sums of weights are exact: sets have no order.
     weights = {
         term: log(len(documents) / count)
@@ -577,18 +584,20 @@ def _group(
 ) -> list[ShownDocument]:
     """Return the documents that have most in common, beginning with the one that has most in common with all."""
 
-    def shared(one: frozenset[str], other: frozenset[str]) -> float:
-        return fsum(weights.get(term, 0.0) for term in one & other)
+    def shared(some: frozenset[str], other: frozenset[str]) -> float:
+        return fsum(weights.get(term, 0.0) for term in some & other)
 
     everything = defaultdict[str, frozenset[str]](frozenset, terms)
     first = max(
         documents,
-        key=lambda each: sum(
-            shared(everything[each.id], everything[other.id]) for other in documents if other is not each
+        key=lambda document: sum(
+            shared(everything[document.id], everything[other.id])
+            for other in documents
+            if other is not document
         ),
     )
     group: list[ShownDocument] = []
-    known: frozenset[str] = everything[first.id]
+    shared_terms: frozenset[str] = everything[first.id]
     left, room, following = list(documents), characters, first
     # A larger one would leave no room for others.
     largest = characters // 2 if len(documents) > 1 else characters
@@ -596,24 +605,24 @@ def _group(
         left.remove(following)
         fitting = following if following.size <= min(room, largest) else None
         if following.size > largest and room >= min(_MIN_EXTRACT, characters):
-            fitting = _extract(following, known, weights, min(room, largest))
+            fitting = _extract(following, shared_terms, weights, min(room, largest))
         if fitting is not None:
             group.append(fitting)
             room -= fitting.size
-            known |= everything[following.id]
+            shared_terms |= everything[following.id]
         if left:
-            following = max(left, key=lambda each: shared(known, everything[each.id]))
-    return group or [_extract(first, known, weights, characters) or first]
+            following = max(left, key=lambda document: shared(shared_terms, everything[document.id]))
+    return group or [_extract(first, shared_terms, weights, characters) or first]
 
 
 def _extract(
-    document: ShownDocument, known: frozenset[str], weights: dict[str, float], room: int
+    document: ShownDocument, wanted_terms: frozenset[str], weights: dict[str, float], room: int
 ) -> ShownDocument | None:
     """Return the passages of a document with most in common with known terms; `None` if none fits."""
     scored = sorted(
         document.passages,
         key=lambda passage: (
-            -fsum(weights.get(term, 0.0) for term in _terms(passage.text) & known),
+            -fsum(weights.get(term, 0.0) for term in _terms(passage.text) & wanted_terms),
             passage.number,
         ),
     )
@@ -635,12 +644,12 @@ def _connected_last(
     group: Sequence[ShownDocument], terms: dict[str, frozenset[str]], weights: dict[str, float]
 ) -> list[ShownDocument]:
     def connection(document: ShownDocument) -> float:
-        own = terms[document.id]
+        document_terms = terms[document.id]
         return fsum(
             weights.get(term, 0.0)
             for other in group
             if other is not document
-            for term in own & terms[other.id]
+            for term in document_terms & terms[other.id]
         )
 
     return sorted(group, key=connection)

@@ -87,8 +87,18 @@ class QuestionReader(Protocol):
         ...
 
 
-class GateRoles(QuestionWriter, QuestionReader, Protocol):
-    """Both roles as one object."""
+class GateRoles(Protocol):
+    """The roles that write and check questions, such as a team."""
+
+    @property
+    def generator(self) -> QuestionWriter:
+        """Writes questions."""
+        ...
+
+    @property
+    def reader(self) -> QuestionReader:
+        """Checks them."""
+        ...
 
 
 class RecordedCalls(Protocol):
@@ -186,9 +196,7 @@ class QuestionGate:
         repeated: RepeatedCalls | None = None,
         group: str = "1",
     ) -> None:
-        """Describe it.
-
-        :param search: finds documents with other answers; without it, only the group is read.
+        """:param search: finds documents with other answers; without it, only the group is read.
         :param repeated: makes calls again whose results a question needs; without it, they are trusted.
         :param group: name of the group in its tree, for the keys of the calls.
         """
@@ -215,21 +223,21 @@ class QuestionGate:
 
     async def judge(self, drafts: Sequence[JudgedDraft]) -> list[JudgedDraft]:
         """Check drafts; the cheapest checks come first, and a fallen draft is checked no further."""
-        judged = self._without_duplicates([self._ruled(each) for each in drafts])
+        judged = self._without_duplicates([self._ruled(draft) for draft in drafts])
         if not self._settings.evidence_samples:
             return judged
-        judged = await self._each(judged, self._see)
-        judged = await self._each(judged, self._without_others)
+        judged = await self._check_passed(judged, self._see)
+        judged = await self._check_passed(judged, self._without_others)
         judged = await self._read(judged)
         judged = await self._again(judged)
-        return await self._each(judged, self._over_the_corpus)
+        return await self._check_passed(judged, self._over_the_corpus)
 
-    async def _each(
+    async def _check_passed(
         self, judged: Sequence[JudgedDraft], check: Callable[[JudgedDraft], Awaitable[JudgedDraft]]
     ) -> list[JudgedDraft]:
         """Apply a check to all drafts that have passed so far, at once."""
-        done = iter(await together(partial(check, each) for each in judged if each.passed))
-        return [next(done) if each.passed else each for each in judged]
+        done = iter(await together(partial(check, draft) for draft in judged if draft.passed))
+        return [next(done) if draft.passed else draft for draft in judged]
 
     async def _propose(self, request: ProposalRequest) -> list[Draft]:
         """Return proposed drafts. An answer that was cut at its limit is asked for again in two halves.
@@ -237,7 +245,10 @@ class QuestionGate:
         A prompt that is too long is answered by nothing at all.
         """
         reply = await self._ask(
-            "propose", Reply[QuestionProposal], "generator", partial(self._roles.propose_questions, request)
+            "propose",
+            Reply[QuestionProposal],
+            "generator",
+            partial(self._roles.generator.propose_questions, request),
         )
         if reply.value is not None:
             return list(reply.value.drafts)
@@ -248,13 +259,15 @@ class QuestionGate:
             return []
         drafts: list[Draft] = []
         for half in (1, 2):
-            asked = (*request.asked, *(draft.question for draft in drafts))
-            smaller = replace(request, count=request.count // 2, keep=max(1, request.keep // 2), asked=asked)
+            questions = (*request.asked, *(draft.question for draft in drafts))
+            smaller = replace(
+                request, count=request.count // 2, keep=max(1, request.keep // 2), asked=questions
+            )
             reply = await self._ask(
                 f"propose/{half}",
                 Reply[QuestionProposal],
                 "generator",
-                partial(self._roles.propose_questions, smaller),
+                partial(self._roles.generator.propose_questions, smaller),
             )
             drafts += () if reply.value is None else reply.value.drafts
         return drafts
@@ -267,19 +280,19 @@ class QuestionGate:
         """Return the drafts; a second one with the same answer and documents has a fault."""
         seen = set[tuple[str, tuple[int, ...]]]()
         result: list[JudgedDraft] = []
-        for each in judged:
-            mark = normalise(each.draft.answer), tuple(sorted(each.draft.documents))
-            if each.passed and mark in seen:
+        for draft in judged:
+            mark = normalise(draft.draft.answer), tuple(sorted(draft.draft.documents))
+            if draft.passed and mark in seen:
                 fault = DraftFault(
                     GateCheck.DUPLICATE,
                     "an earlier draft has the same answer and documents",
                     repairable=False,
                 )
-                result.append(replace(each, findings=(fault,)))
+                result.append(replace(draft, findings=(fault,)))
                 continue
-            if each.passed:
+            if draft.passed:
                 seen.add(mark)
-            result.append(each)
+            result.append(draft)
         return result
 
     async def _see(self, judged: JudgedDraft) -> JudgedDraft:
@@ -298,7 +311,7 @@ class QuestionGate:
                 f"look/{judged.number}/{judged.attempt}/{number}",
                 Reply[Look],
                 "generator",
-                partial(self._roles.look, request),
+                partial(self._roles.generator.look, request),
             )
             for number, request in enumerate(requests)
         )
@@ -332,26 +345,26 @@ class QuestionGate:
             return replace(judged, votes=())
         # Those that are hidden from others stand last, so that prompts have a common beginning.
         request = HiddenRequest(
-            documents=tuple(each for each in self._documents if each.number not in hidden),
+            documents=tuple(document for document in self._documents if document.number not in hidden),
             question=draft.question,
         )
         reply = await self._ask(
             f"{name}/{judged.number}/{judged.attempt}",
             Reply[HiddenAnswer],
             "reader",
-            partial(self._roles.read_hidden, request),
+            partial(self._roles.reader.read_hidden, request),
         )
         if reply.value is None:
             return replace(judged, findings=(_unanswered(GateCheck.ONE_DOCUMENT),), votes=())
         answer = reply.value
-        found = agrees(draft, answer.answer, self._names)
+        is_right = agrees(draft, answer.answer, self._names)
         # What a reader knows by heart says nothing about the documents; others may tell the same together.
         several = answer.basis in (Basis.STATED, Basis.INFERRED) and len({*answer.documents}) >= max(
             2, self._settings.rules.min_documents
         )
-        votes = (GateVote(GateCheck.ONE_DOCUMENT, 1, int(not found or several), (answer.answer,)),)
-        remembered = found and answer.basis is Basis.REMEMBERED
-        if not found or several or remembered:
+        votes = (GateVote(GateCheck.ONE_DOCUMENT, 1, int(not is_right or several), (answer.answer,)),)
+        remembered = is_right and answer.basis is Basis.REMEMBERED
+        if not is_right or several or remembered:
             return replace(judged, votes=votes, remembered=remembered)
         used = ", ".join(map(str, answer.documents)) or "no document"
         how = "guesses" if answer.basis is Basis.GUESSED else f"{answer.basis} from {used}"
@@ -371,13 +384,15 @@ class QuestionGate:
                 f"recall/{judged.number}/{judged.attempt}/{sample}",
                 Reply[Recalled],
                 "learner",
-                partial(self._roles.recall, RecallRequest(question=draft.question, sample=sample)),
+                partial(self._roles.reader.recall, RecallRequest(question=draft.question, sample=sample)),
             )
             for sample in range(samples)
         )
         answers = [reply.value for reply in replies if reply.value is not None]
-        right = [agrees(draft, each.answer, self._names) for each in answers]
-        wrong = [each for each, is_right in zip(answers, right, strict=True) if each.answer and not is_right]
+        right = [agrees(draft, answer.answer, self._names) for answer in answers]
+        wrong = [
+            answer for answer, is_right in zip(answers, right, strict=True) if answer.answer and not is_right
+        ]
         return replace(
             judged,
             votes=(
@@ -385,28 +400,30 @@ class QuestionGate:
                     GateCheck.KNOWN,
                     len(answers),
                     len(answers) - sum(right),
-                    tuple(each.answer for each in answers),
+                    tuple(answer.answer for answer in answers),
                 ),
             ),
             known=sum(right) / len(answers) if answers else None,
-            disputed=any(each.is_certain for each in wrong),
-            recalled=tuple(dict.fromkeys(each.answer for each in wrong)),
+            disputed=any(wrong_answer.is_certain for wrong_answer in wrong),
+            recalled=tuple(dict.fromkeys(wrong_answer.answer for wrong_answer in wrong)),
         )
 
     async def _read(self, judged: Sequence[JudgedDraft]) -> list[JudgedDraft]:
         """Have readers answer all drafts from all documents, each in another order."""
         open_drafts = [
-            self._unless_known(each) if self._settings.drop_known else each for each in judged if each.passed
+            self._unless_known(draft) if self._settings.drop_known else draft
+            for draft in judged
+            if draft.passed
         ]
-        asked = [each for each in open_drafts if each.passed]
+        checked_drafts = [open_draft for open_draft in open_drafts if open_draft.passed]
         samples = await together(
-            partial(self._sample, asked, sample)
-            for sample in range(self._settings.evidence_samples if asked else 0)
+            partial(self._sample, checked_drafts, sample)
+            for sample in range(self._settings.evidence_samples if checked_drafts else 0)
         )
-        done = {each.number: each for each in open_drafts}
-        for place, each in enumerate(asked):
-            done[each.number] = self._weighed(each, [sample.get(place) for sample in samples])
-        return [done.get(each.number, each) if each.passed else each for each in judged]
+        done = {open_draft.number: open_draft for open_draft in open_drafts}
+        for index, draft in enumerate(checked_drafts):
+            done[draft.number] = self._weighed(draft, [sample.get(index) for sample in samples])
+        return [done.get(draft.number, draft) if draft.passed else draft for draft in judged]
 
     @staticmethod
     def _unless_known(judged: JudgedDraft) -> JudgedDraft:
@@ -417,28 +434,28 @@ class QuestionGate:
             findings=(DraftFault(GateCheck.KNOWN, "a model always knows the answer", repairable=False),),
         )
 
-    async def _sample(self, asked: Sequence[JudgedDraft], sample: int) -> dict[int, ReadingAnswer]:
+    async def _sample(self, drafts: Sequence[JudgedDraft], sample: int) -> dict[int, ReadingAnswer]:
         """Return the readings of a sample, by the places of the drafts."""
-        order = list(range(len(asked)))
+        order = list(range(len(drafts)))
         Random(f"{self._group} {sample}").shuffle(order)
         size = self._settings.batch
         batches = [order[start : start + size] for start in range(0, len(order), size)]
-        kind = asked[0].attempt
-        found = await together(
-            partial(self._read_batch, asked, batch, sample, f"evidence/{kind}/{sample}/{number}")
+        kind = drafts[0].attempt
+        batch_readings = await together(
+            partial(self._read_batch, drafts, batch, sample, f"evidence/{kind}/{sample}/{number}")
             for number, batch in enumerate(batches)
         )
-        return {place: reading for each in found for place, reading in each.items()}
+        return {index: reading for readings in batch_readings for index, reading in readings.items()}
 
     async def _read_batch(
-        self, asked: Sequence[JudgedDraft], batch: Sequence[int], sample: int, key: str
+        self, drafts: Sequence[JudgedDraft], batch: Sequence[int], sample: int, key: str
     ) -> dict[int, ReadingAnswer]:
         """Ask for readings of several questions; of an answer that was cut at its limit, in two halves."""
         questions = tuple(
-            AskedQuestion(number, asked[place].draft.question) for number, place in enumerate(batch, 1)
+            AskedQuestion(number, drafts[index].draft.question) for number, index in enumerate(batch, 1)
         )
         request = ReadingRequest(documents=self._documents, questions=questions, sample=sample)
-        reply = await self._ask(key, Reply[Readings], "reader", partial(self._roles.read_all, request))
+        reply = await self._ask(key, Reply[Readings], "reader", partial(self._roles.reader.read_all, request))
         if reply.value is not None:
             return {
                 batch[reading.number - 1]: reading
@@ -449,29 +466,33 @@ class QuestionGate:
             return {}
         half = len(batch) // 2
         parts = await together(
-            partial(self._read_batch, asked, part, sample, f"{key}/{number}")
+            partial(self._read_batch, drafts, part, sample, f"{key}/{number}")
             for number, part in enumerate((batch[:half], batch[half:]), 1)
         )
-        return {place: reading for part in parts for place, reading in part.items()}
+        return {index: reading for part in parts for index, reading in part.items()}
 
     def _weighed(self, judged: JudgedDraft, readings: Sequence[ReadingAnswer | None]) -> JudgedDraft:
         """Return a draft with what readers said: all must give its answer, and no other one."""
-        given = [reading for reading in readings if reading is not None]
-        if len(given) < len(readings):
+        answered = [reading for reading in readings if reading is not None]
+        if len(answered) < len(readings):
             return replace(judged, findings=(_unanswered(GateCheck.EVIDENCE),))
         draft = judged.draft
         favours = [
-            len(reading.answers) == 1 and agrees(draft, reading.answers[0], self._names) for reading in given
+            len(reading.answers) == 1 and agrees(draft, reading.answers[0], self._names)
+            for reading in answered
         ]
-        naturalness = sum(reading.naturalness for reading in given) / len(given)
+        naturalness = sum(reading.naturalness for reading in answered) / len(answered)
         vote = GateVote(
-            GateCheck.EVIDENCE, len(given), sum(favours), tuple("; ".join(each.answers) for each in given)
+            GateCheck.EVIDENCE,
+            len(answered),
+            sum(favours),
+            tuple("; ".join(reading.answers) for reading in answered),
         )
         findings: list[DraftFault] = []
         if not all(favours):
-            other = given[favours.index(False)]
-            said = "; ".join(other.answers) or "not determined"
-            findings.append(DraftFault(GateCheck.EVIDENCE, f"a reader answers {said}: {other.derivation}"))
+            other = answered[favours.index(False)]
+            stated = "; ".join(other.answers) or "not determined"
+            findings.append(DraftFault(GateCheck.EVIDENCE, f"a reader answers {stated}: {other.derivation}"))
         elif naturalness < MIN_NATURALNESS:
             findings.append(
                 DraftFault(
@@ -479,8 +500,8 @@ class QuestionGate:
                 )
             )
         elif not draft.documents:
-            draft, found = self._located(draft, given)
-            findings += found
+            draft, faults = self._located(draft, answered)
+            findings += faults
         votes = (*judged.votes, vote)
         return replace(judged, draft=draft, votes=votes, findings=tuple(findings), naturalness=naturalness)
 
@@ -489,7 +510,9 @@ class QuestionGate:
     ) -> tuple[Draft, tuple[DraftFault, ...]]:
         """Return a draft that names no documents with those that all readers used; those with its answer stand last."""
         used = {
-            number for number in readings[0].documents if all(number in each.documents for each in readings)
+            number
+            for number in readings[0].documents
+            if all(number in reading.documents for reading in readings)
         }
         texts = {document.number: document.text for document in self._documents if document.number in used}
         numbers = sorted(texts, key=lambda number: (contains_phrase(texts[number], draft.answer), number))
@@ -508,13 +531,13 @@ class QuestionGate:
         results = {document.number: document.nodes for document in self._documents if document.computed}
         wanted = dict.fromkeys(
             node
-            for each in judged
-            if each.passed
-            for number in each.draft.documents
+            for draft in judged
+            if draft.passed
+            for number in draft.draft.documents
             for node in results.get(number, ())
         )
-        found = await together(partial(repeated.fault, node) for node in wanted)
-        faults = {node: fault for node, fault in zip(wanted, found, strict=True) if fault}
+        repeat_faults = await together(partial(repeated.fault, node) for node in wanted)
+        faults = {node: fault for node, fault in zip(wanted, repeat_faults, strict=True) if fault}
 
         def checked(judged: JudgedDraft) -> JudgedDraft:
             nodes = (node for number in judged.draft.documents for node in results.get(number, ()))
@@ -522,7 +545,7 @@ class QuestionGate:
             findings = (DraftFault(GateCheck.REPEATED, fault, repairable=False),) if fault else ()
             return replace(judged, findings=findings)
 
-        return [checked(each) if each.passed else each for each in judged]
+        return [checked(draft) if draft.passed else draft for draft in judged]
 
     async def _over_the_corpus(self, judged: JudgedDraft) -> JudgedDraft:
         """Look for other answers in the whole corpus; at the same time, hide the document that states the answer."""
@@ -533,8 +556,8 @@ class QuestionGate:
             # Readers found its documents only now.
             checks.append(partial(self._read_without, judged, _others_of(judged.draft), "hidden"))
         done = await together(checks)
-        findings = tuple(finding for each in done for finding in each.findings)
-        votes = (*judged.votes, *(vote for each in done for vote in each.votes))
+        findings = tuple(finding for check_result in done for finding in check_result.findings)
+        votes = (*judged.votes, *(vote for check_result in done for vote in check_result.votes))
         failed = [vote.agreed for vote in votes if vote.check is GateCheck.ONE_DOCUMENT]
         necessary = 0 if findings else min(len(judged.draft.documents), 1 + (bool(failed) and all(failed)))
         return replace(judged, findings=findings, votes=votes, necessary=necessary)
@@ -545,34 +568,43 @@ class QuestionGate:
             return replace(judged, votes=())
         candidates = _distinct([*judged.recalled, *(rival.answer for rival in draft.rivals)])[:MAX_CANDIDATES]
         queries = [draft.question, *candidates]
-        found = await self._search.search(f"search/{self._group}/{judged.number}/{judged.attempt}", queries)
-        if not found:
+        documents = await self._search.search(
+            f"search/{self._group}/{judged.number}/{judged.attempt}", queries
+        )
+        if not documents:
             return replace(judged, votes=())
         request = OthersRequest(
-            question=draft.question, answer=draft.answer, candidates=tuple(candidates), documents=found
+            question=draft.question, answer=draft.answer, candidates=tuple(candidates), documents=documents
         )
         reply = await self._ask(
             f"others/{judged.number}/{judged.attempt}",
             Reply[OtherAnswers],
             "reader",
-            partial(self._roles.find_others, request),
+            partial(self._roles.reader.find_others, request),
         )
         if reply.value is None:
             return replace(judged, findings=(_unanswered(GateCheck.UNIQUE),), votes=())
-        said = reply.value
-        others = [other for other in said.others if not agrees(draft, other.answer, self._names)]
+        rivals = reply.value
+        others = [other for other in rivals.others if not agrees(draft, other.answer, self._names)]
         vote = GateVote(
-            GateCheck.UNIQUE, 1, int(not others and not said.ended), tuple(other.answer for other in others)
+            GateCheck.UNIQUE, 1, int(not others and not rivals.ended), tuple(other.answer for other in others)
         )
         findings: list[DraftFault] = []
         if others:
             findings.append(
                 DraftFault(GateCheck.UNIQUE, f"{others[0].answer} fits as well: {others[0].reason}")
             )
-        elif said.ended:
-            findings.append(DraftFault(GateCheck.UNIQUE, f"it no longer holds: {said.ended}"))
-        elif said.one_document and len(draft.documents) > 1:
-            title = next((each.title or each.id for each in found if each.number == said.one_document), "")
+        elif rivals.ended:
+            findings.append(DraftFault(GateCheck.UNIQUE, f"it no longer holds: {rivals.ended}"))
+        elif rivals.one_document and len(draft.documents) > 1:
+            title = next(
+                (
+                    document.title or document.id
+                    for document in documents
+                    if document.number == rivals.one_document
+                ),
+                "",
+            )
             findings.append(
                 DraftFault(GateCheck.ONE_DOCUMENT, f"one document of the corpus answers it: {title}")
             )
@@ -581,20 +613,22 @@ class QuestionGate:
     async def _repair(self, judged: Sequence[JudgedDraft]) -> list[JudgedDraft]:
         """Have fallen drafts written anew, and check them; those that pass are new drafts."""
         fallen = [
-            each for each in judged if not each.passed and all(fault.repairable for fault in each.findings)
+            draft
+            for draft in judged
+            if not draft.passed and all(fault.repairable for fault in draft.findings)
         ]
-        passed = [each for each in judged if each.passed]
+        passed = [draft for draft in judged if draft.passed]
         again = await self._rewritten(
-            "repair", fallen, [tuple(fault.reason for fault in each.findings) for each in fallen], attempt=2
+            "repair", fallen, [tuple(fault.reason for fault in draft.findings) for draft in fallen], attempt=2
         )
         return self._without_duplicates([*passed, *again])[len(passed) :]
 
     async def _described(self, judged: Sequence[JudgedDraft]) -> list[JudgedDraft]:
         """Have accepted questions describe what they name; one whose description fails a check stays as it was."""
-        passed = [each for each in judged if each.passed]
+        passed = [draft for draft in judged if draft.passed]
         again = await self._rewritten("fuzz", passed, [(_DESCRIBE,)] * len(passed), attempt=3)
-        described = {each.number: each for each in again if each.passed}
-        return [described.get(each.number, each) if each.passed else each for each in judged]
+        described = {draft.number: draft for draft in again if draft.passed}
+        return [described.get(draft.number, draft) if draft.passed else draft for draft in judged]
 
     async def _rewritten(
         self, key: str, drafts: Sequence[JudgedDraft], reasons: Sequence[tuple[str, ...]], *, attempt: int
@@ -606,19 +640,19 @@ class QuestionGate:
         request = RepairRequest(
             documents=self._documents,
             fallen=tuple(
-                FallenDraft(number, each.draft, reason)
-                for number, (each, reason) in enumerate(zip(drafts, reasons, strict=True), 1)
+                FallenDraft(number, draft.draft, reason)
+                for number, (draft, reason) in enumerate(zip(drafts, reasons, strict=True), 1)
             ),
             max_words=rules.max_words,
             min_steps=rules.min_steps,
         )
         reply = await self._ask(
-            key, Reply[RepairedDrafts], "generator", partial(self._roles.repair_questions, request)
+            key, Reply[RepairedDrafts], "generator", partial(self._roles.generator.repair_questions, request)
         )
         rewritten = {
-            drafts[each.number - 1].number: each.draft
-            for each in (reply.value.drafts if reply.value is not None else ())
-            if 0 < each.number <= len(drafts)
+            drafts[repaired.number - 1].number: repaired.draft
+            for repaired in (reply.value.drafts if reply.value is not None else ())
+            if 0 < repaired.number <= len(drafts)
         }
         return await self.judge(
             [JudgedDraft(draft=draft, number=number, attempt=attempt) for number, draft in rewritten.items()]

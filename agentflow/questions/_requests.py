@@ -7,7 +7,8 @@ from msgspec import Meta, Struct, field
 
 from agentflow.questions._documents import ShownDocument
 from agentflow.questions._drafts import Draft, DraftKind, Name, Quote, Sentence
-from agentflow.trace import Example, Request
+from agentflow.trace import Action, Blob, Example, Region, Request
+from agentflow.values import ValueKind
 
 
 class Person(Struct, frozen=True):
@@ -231,3 +232,44 @@ class OthersRequest(Request[OtherAnswers], frozen=True, kw_only=True):
     """Answers that may fit as well: rivals, and answers from memory."""
     documents: tuple[ShownDocument, ...]
     """Documents that a search found."""
+
+
+class ImageFact(Struct, frozen=True):
+    """A fact that a region of an image shows."""
+
+    subject: str
+    """Full name of the subject."""
+    relation: str
+    """Noun phrase that fits into "the … of SUBJECT"."""
+    value: str
+    """Value as the image shows it, without its unit."""
+    kind: ValueKind
+    """Type of the value."""
+    quote: str
+    """Content of the region."""
+    region: Region
+    """The region."""
+    unit: str = ""
+    """Unit of a number."""
+
+
+class ImageFacts(Struct, frozen=True):
+    """Facts of an image."""
+
+    facts: tuple[ImageFact, ...]
+    """The facts, the most specific first."""
+
+
+class ImageFactsRequest(Request[ImageFacts], frozen=True, kw_only=True):
+    """Ask for the facts that an image shows."""
+
+    seed: str
+    """The subject that is explored."""
+    kwargs: dict[str, Any] = field(default_factory=dict[str, Any])
+    """Values given with the seed."""
+    seed_description: str = ""
+    """Description of the seeds of this run."""
+    action: Action
+    """Call that returned the image."""
+    image: Blob
+    """The image."""

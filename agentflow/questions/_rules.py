@@ -145,8 +145,8 @@ def _corrected(
     """
     steps: list[DraftStep] = []
     for step in draft.steps:
-        if step.quote and (found := _passage_of(step, passages)) is not None:
-            step = replace(step, passage=found.number)
+        if step.quote and (passage := _passage_of(step, passages)) is not None:
+            step = replace(step, passage=passage.number)
         steps.append(step)
     kept = [step for step in steps if step.quote or step.computes]
     # Numbers of steps in expressions must not change: only fillers at the end are left out.
@@ -154,7 +154,7 @@ def _corrected(
         steps.pop()
     quoted_in = [passages[step.passage].document for step in kept if step.quote and step.passage in passages]
     # The one that states the answer, or the last figure that it is computed from, stands last.
-    cited = [*dict.fromkeys(each for each in quoted_in if each != quoted_in[-1]), *quoted_in[-1:]]
+    cited = [*dict.fromkeys(document for document in quoted_in if document != quoted_in[-1]), *quoted_in[-1:]]
     cited = [*(number for number in named if number not in cited), *cited]
     documents_of_draft = tuple(number for number in cited if number in documents)
     return replace(
@@ -186,7 +186,7 @@ def _passage_of(step: DraftStep, passages: dict[int, Passage]) -> Passage | None
     named = passages.get(step.passage)
     if named is not None and named.image is not None:
         return named
-    same = [each for each in passages.values() if named is not None and each.document == named.document]
+    same = [other for other in passages.values() if named is not None and other.document == named.document]
     for passage in [*([named] if named else []), *same, *passages.values()]:
         if quoted(passage.text, step.quote):
             return passage
@@ -199,8 +199,8 @@ def asks_twice(question: str) -> str:
     >>> asks_twice("Which lamp is older, and what is its height?")
     'and what'
     """
-    found = _SECOND.search(question)
-    return "" if found is None else found[0].strip()
+    match = _SECOND.search(question)
+    return "" if match is None else match[0].strip()
 
 
 def _form(draft: Draft, settings: RuleSettings, *, english: bool) -> Iterator[DraftFault]:
@@ -221,12 +221,12 @@ def _form(draft: Draft, settings: RuleSettings, *, english: bool) -> Iterator[Dr
         yield DraftFault(GateCheck.FORM, "the question contains its answer")
     if not english:
         return
-    if found := _TEXTUAL.search(question):
+    if match := _TEXTUAL.search(question):
         yield DraftFault(
-            GateCheck.FORM, f"the question refers to a text that its reader does not have: {found[0]}"
+            GateCheck.FORM, f"the question refers to a text that its reader does not have: {match[0]}"
         )
-    if not settings.with_values and (found := asks_twice(question)):
-        yield DraftFault(GateCheck.FORM, f"it asks two questions: {found}")
+    if not settings.with_values and (match := asks_twice(question)):
+        yield DraftFault(GateCheck.FORM, f"it asks two questions: {match}")
     if isinstance(value, NumberValue) and draft.unit and not (
         contains_phrase(question, draft.unit) or contains_phrase(question, draft.unit.rstrip("s")) or _UNITS.search(question)
     ):  # fmt: skip
@@ -270,13 +270,13 @@ def _quotes(
             if step.region is None or not is_region(step.region):
                 yield DraftFault(GateCheck.QUOTES, f"step {number} names no region of the image")
             continue
-        places = quoted(passage.text, step.quote) if passage is not None else []
-        if passage is None or not places:
+        spans = quoted(passage.text, step.quote) if passage is not None else []
+        if passage is None or not spans:
             yield DraftFault(
                 GateCheck.QUOTES, f"no passage contains the quote of step {number}: {step.quote[:80]}"
             )
             continue
-        around = passage.text[max(0, places[0][0] - _NEAR) : places[-1][1] + _NEAR]
+        around = passage.text[max(0, spans[0][0] - _NEAR) : spans[-1][1] + _NEAR]
         if instructs(around):
             yield DraftFault(
                 GateCheck.QUOTES,
@@ -285,10 +285,10 @@ def _quotes(
             )
         document = documents[passage.document]
         above = f"{passage.heading} {document.title} {document.id} {_around(passage)}"
-        quote = " … ".join(passage.text[slice(*place)] for place in places)
-        known = f"{above} {' '.join(shown)}"
+        quote = " … ".join(passage.text[slice(*span)] for span in spans)
+        context = f"{above} {' '.join(shown)}"
         shown += [quote, step.value, passage.heading]
-        if missing := _unstated(step, quote, known, draft.question, english=english):
+        if missing := _unstated(step, quote, context, draft.question, english=english):
             yield DraftFault(
                 GateCheck.QUOTES,
                 f"the quote of step {number} does not say {missing!r}, which its statement does",
@@ -306,19 +306,19 @@ def _around(passage: Passage) -> str:
     return rows[0].replace("_", " ") if 2 * len(rows) > len(lines) else passage.text
 
 
-def _unstated(step: DraftStep, quote: str, known: str, question: str, *, english: bool) -> str:
+def _unstated(step: DraftStep, quote: str, context: str, question: str, *, english: bool) -> str:
     """Return a number, month, name, negation or bound of a statement that its quote lacks.
 
-    :param known: text that may give the first three, too.
+    :param context: text that may give the first three, too.
     :param question: text that may give names.
     """
-    both = _ORDINAL.sub("", f"{quote} {known}")
+    both = _ORDINAL.sub("", f"{quote} {context}")
     both = f"{both} {plain_quantities(both, numerals=english)}"
     whole = normalise(f"{both} {question}")
     patterns = [_DIGITS, _NAME, *([_MONTH] if english else [])]
     for pattern in patterns:
-        for found in pattern.finditer(step.statement):
-            word = _POSSESSIVE.sub("", found[0].rstrip("."))
+        for match in pattern.finditer(step.statement):
+            word = _POSSESSIVE.sub("", match[0].rstrip("."))
             is_name = pattern is _NAME and any(
                 normalise(form) in whole for form in (word, word.removesuffix("s"))
             )
@@ -378,8 +378,8 @@ def _same(value: Value, draft: Draft) -> bool:
         # `order` rises; a question may ask for the largest first.
         backwards = ListValue(value.items[::-1], ordered=True)
         return any(
-            values_agree(each, answer) or contains_phrase(draft.answer, show_value(each))
-            for each in (value, backwards)
+            values_agree(candidate, answer) or contains_phrase(draft.answer, show_value(candidate))
+            for candidate in (value, backwards)
         )
     if isinstance(value, NumberValue) and isinstance(answer, NumberValue):
         return value.amount == answer.amount and (
@@ -398,14 +398,14 @@ _RANKING: Final = re.compile(r"\s*(?:arg)?(?:min|max|earliest|latest|order)\b")
 
 
 def _time(draft: Draft) -> Iterator[DraftFault]:
-    if found := _CURRENT.search(draft.question):
-        yield DraftFault(GateCheck.TIME, f"the answer changes with time: {found[0]}")
+    if match := _CURRENT.search(draft.question):
+        yield DraftFault(GateCheck.TIME, f"the answer changes with time: {match[0]}")
     if any(_RANKING.match(step.computes) for step in draft.steps):
         return
     quotes = " ".join(step.quote for step in draft.steps)
-    for found in _ABSOLUTE.finditer(_SUPERLATIVE_ORDER.sub("", draft.question)):
-        if not contains_phrase(quotes, found[0]) and not _LISTED.search(draft.question):
-            yield DraftFault(GateCheck.TIME, f"no quote says {found[0]!r}")
+    for match in _ABSOLUTE.finditer(_SUPERLATIVE_ORDER.sub("", draft.question)):
+        if not contains_phrase(quotes, match[0]) and not _LISTED.search(draft.question):
+            yield DraftFault(GateCheck.TIME, f"no quote says {match[0]!r}")
             return
 
 

@@ -51,9 +51,7 @@ class Augmenter:
     """Writes variants of tasks and checks each: no near-duplicate, no answer in the question, solved independently."""
 
     def __init__(self, settings: AugmentSettings, writer: KeptReplies, solver: KeptReplies) -> None:
-        """Configure it.
-
-        :param writer: model that writes.
+        """:param writer: model that writes.
         :param solver: model that solves; it sees a question alone.
         :raises ConfigurationError: one line, if the metric is unknown.
         """
@@ -86,8 +84,8 @@ class Augmenter:
         width = self._settings.variants
         for start in range(0, len(checked), width):
             made = checked[start : start + width]
-            self.rejected.update(each for each in made if isinstance(each, str))
-            kept.append([each for each in made if isinstance(each, Task)])
+            self.rejected.update(variant for variant in made if isinstance(variant, str))
+            kept.append([variant for variant in made if isinstance(variant, Task)])
         return kept
 
     async def _draft(self, task: Task, number: int) -> Task | str:
@@ -110,8 +108,8 @@ class Augmenter:
                 schema=_schema("question"),
                 sampling=sampling,
             )
-            said, _ = await self._writer.ask(call, task.id, number)
-            question, references = ("" if said is None else said.question), task.references
+            paraphrased, _ = await self._writer.ask(call, task.id, number)
+            question, references = ("" if paraphrased is None else paraphrased.question), task.references
         else:
             call = Call(
                 role="writer",

@@ -44,14 +44,14 @@ def read_documents(source: ParsedSource, settings: ReaderSettings) -> Iterator[L
     """
     seeds = take_option(source, "seeds", list[str], None)
     most = take_option(source, "max_seeds", int, 100)
-    own = take_option(source, "synthesis", dict[str, Any], {})
+    options = take_option(source, "synthesis", dict[str, Any], {})
     refuse_options(source, _OPTIONS)
     path = Path(source.target)
     files = _files(path)
     chosen = seeds or list(dict.fromkeys(_SEED.format(title) for title in _titles(files)))
-    config = _config(path, own, settings)
+    config = _config(path, options, settings)
     # Without the folder of this machine and the key, so that only the content decides.
-    content = {"files": [_digest(file) for file in files], "seeds": chosen[:most], "settings": own}
+    content = {"files": [_digest(file) for file in files], "seeds": chosen[:most], "settings": options}
     folder = (
         cache_folder(settings.cache) / SOURCE / digest([content, config.model.name, config.temperature], 12)
     )
@@ -80,7 +80,7 @@ def read_documents(source: ParsedSource, settings: ReaderSettings) -> Iterator[L
         )
 
 
-def _config(path: Path, own: dict[str, Any], settings: ReaderSettings) -> SynthesisConfig:
+def _config(path: Path, options: dict[str, Any], settings: ReaderSettings) -> SynthesisConfig:
     model: dict[str, Any] = {
         name: value
         for name in ("model_name", "base_url", "api_key", "temperature", "max_tokens", "structured")
@@ -88,7 +88,7 @@ def _config(path: Path, own: dict[str, Any], settings: ReaderSettings) -> Synthe
     }
     documents: dict[str, Any] = {"resource_types": ["rag"]}
     try:
-        chosen: dict[str, Any] = {"tasks": "questions", **model, **own, **documents}
+        chosen: dict[str, Any] = {"tasks": "questions", **model, **options, **documents}
         return SynthesisConfig(**chosen)
     except ConfigurationError as error:
         raise ConfigurationError(f"documents:{path}: synthesis: {error}") from None
@@ -111,16 +111,16 @@ def _link(link: Path, path: Path) -> None:
 def _files(path: Path) -> list[Path]:
     if path.is_file():
         return [path]
-    found = sorted(
+    files = sorted(
         file
         for file in path.rglob("*")
         if file.is_file() and not any(part.startswith(".") for part in file.relative_to(path).parts)
     )
-    if not found:
+    if not files:
         raise ConfigurationError(
             f"documents:{path}: there are no documents; name a folder of texts, or a JSONL file"
         )
-    return found
+    return files
 
 
 def _digest(file: Path) -> str:

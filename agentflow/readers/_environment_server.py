@@ -20,7 +20,7 @@ from agentflow.http_server import BodyRefusedError, RequestBodies, cross_site, i
 from agentflow.readers._environments import EnvironmentState
 from runtimes import JsonLimits
 
-_LARGEST: Final = 4 << 20
+_MAX_REQUEST_BYTES: Final = 4 << 20
 """Maximum size of a request, in bytes."""
 
 
@@ -100,7 +100,7 @@ class _EnvironmentHost:
         self._most = most
         self._idle = idle_seconds
         self._clock = clock
-        self._bodies = RequestBodies(JsonLimits(max_bytes=_LARGEST))
+        self._bodies = RequestBodies(JsonLimits(max_bytes=_MAX_REQUEST_BYTES))
         self._instances: dict[str, _Instance] = {}
 
     async def answer(self, operation: str, request: web.Request) -> web.Response:
@@ -108,18 +108,18 @@ class _EnvironmentHost:
             if reason := cross_site(request, self._address):
                 raise _Refused(403, reason)
             authorization = request.headers.get("Authorization", "").encode(errors="surrogateescape")
-            given = authorization.removeprefix(b"Bearer ")
-            if self._token and not hmac.compare_digest(given, self._token):
+            token = authorization.removeprefix(b"Bearer ")
+            if self._token and not hmac.compare_digest(token, self._token):
                 raise _Refused(401, "the token is missing or wrong")
             identify(request)
             try:
                 async with self._bodies.read_request(request.remote or "", request) as body:
-                    asked = msgspec.json.decode(body, type=_Request)
+                    message = msgspec.json.decode(body, type=_Request)
             except BodyRefusedError as refused:
                 raise _Refused(refused.status, str(refused)) from None
             except DECODE_ERRORS as error:
                 raise _Refused(400, error_line(error)) from None
-            data = await getattr(self, f"_{operation}")(asked)
+            data = await getattr(self, f"_{operation}")(message)
             return web.json_response({"success": True, "data": data})
         except _Refused as error:
             return web.json_response({"success": False, "error": str(error)}, status=error.status)
@@ -131,53 +131,53 @@ class _EnvironmentHost:
         for id in list(self._instances):
             await self._end(id)
 
-    async def _get_env_profile(self, asked: _Request) -> list[str]:
+    async def _get_env_profile(self, message: _Request) -> list[str]:
         return list(
-            await to_thread.run_sync(self._type(asked).tasks, str(asked.params.get("split", "train")))
+            await to_thread.run_sync(self._type(message).tasks, str(message.params.get("split", "train")))
         )
 
-    async def _create(self, asked: _Request) -> dict[str, Any]:
-        kind = self._type(asked)
-        if not asked.task_id or not asked.instance_id:
+    async def _create(self, message: _Request) -> dict[str, Any]:
+        kind = self._type(message)
+        if not message.task_id or not message.instance_id:
             raise _Refused(400, "task_id and instance_id are needed")
         await self._expire()
-        if asked.instance_id in self._instances:
+        if message.instance_id in self._instances:
             # The answer to the first request was lost.
-            async with self._used(asked):
-                return _described(self._instances[asked.instance_id].first, asked.instance_id)
+            async with self._used(message):
+                return _described(self._instances[message.instance_id].first, message.instance_id)
         if len(self._instances) >= self._most:
             raise _Refused(503, f"{self._most} instances are open; release one")
-        instance = self._instances[asked.instance_id] = _Instance(self._clock.now())
+        instance = self._instances[message.instance_id] = _Instance(self._clock.now())
         try:
             async with instance.lock:
-                instance.hosted = await to_thread.run_sync(kind.make, asked.task_id)
+                instance.hosted = await to_thread.run_sync(kind.make, message.task_id)
                 instance.first = await to_thread.run_sync(instance.hosted.start)
         except BaseException:
             with anyio.CancelScope(shield=True):
-                await self._end(asked.instance_id)
+                await self._end(message.instance_id)
             raise
-        return _described(instance.first, asked.instance_id)
+        return _described(instance.first, message.instance_id)
 
-    async def _get_info(self, asked: _Request) -> object:
-        async with self._used(asked) as hosted:
+    async def _get_info(self, message: _Request) -> object:
+        async with self._used(message) as hosted:
             return await to_thread.run_sync(hosted.info)
 
-    async def _step(self, asked: _Request) -> dict[str, Any]:
-        if not isinstance(asked.messages, dict):
+    async def _step(self, message: _Request) -> dict[str, Any]:
+        if not isinstance(message.messages, dict):
             raise _Refused(400, "messages: write the action as one message")
-        async with self._used(asked) as hosted:
-            state = await to_thread.run_sync(hosted.step, asked.messages)
-        return _described(state, asked.instance_id or "")
+        async with self._used(message) as hosted:
+            state = await to_thread.run_sync(hosted.step, message.messages)
+        return _described(state, message.instance_id or "")
 
-    async def _evaluate(self, asked: _Request) -> float:
-        async with self._used(asked) as hosted:
+    async def _evaluate(self, message: _Request) -> float:
+        async with self._used(message) as hosted:
             reward = await to_thread.run_sync(hosted.evaluate)
         if not math.isfinite(reward):
             raise _Refused(500, f"the environment gave {reward} as a reward")
         return float(reward)
 
-    async def _release(self, asked: _Request) -> bool:
-        await self._end(asked.instance_id or "")
+    async def _release(self, message: _Request) -> bool:
+        await self._end(message.instance_id or "")
         return True
 
     async def _end(self, id: str) -> None:
@@ -193,23 +193,23 @@ class _EnvironmentHost:
         for id in [id for id, instance in self._instances.items() if instance.used < before]:
             await self._end(id)
 
-    def _type(self, asked: _Request) -> EnvironmentType:
-        if asked.env_type not in self._types:
+    def _type(self, message: _Request) -> EnvironmentType:
+        if message.env_type not in self._types:
             raise _Refused(
-                404, f"there is no environment {asked.env_type}; known here: {', '.join(self._types)}"
+                404, f"there is no environment {message.env_type}; known here: {', '.join(self._types)}"
             )
-        return self._types[asked.env_type]
+        return self._types[message.env_type]
 
     @asynccontextmanager
-    async def _used(self, asked: _Request) -> AsyncGenerator[HostedEnvironment]:
-        instance = self._instances.get(asked.instance_id or "")
+    async def _used(self, message: _Request) -> AsyncGenerator[HostedEnvironment]:
+        instance = self._instances.get(message.instance_id or "")
         if instance is not None:
             instance.used = self._clock.now()
             async with instance.lock:
                 if instance.hosted is not None:
                     yield instance.hosted
                     return
-        raise _Refused(404, f"there is no instance {asked.instance_id}; it was released or expired")
+        raise _Refused(404, f"there is no instance {message.instance_id}; it was released or expired")
 
 
 @asynccontextmanager

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 SOURCE: Final = "environment"
 """`source` of tasks of a service, and the field that names their environment."""
-_LONGEST: Final = 16 << 20
+_MAX_ANSWER_BYTES: Final = 16 << 20
 """Maximum size of an answer, in bytes."""
 _EMPTY: Final[Mapping[str, object]] = {
     "env_type": "default",
@@ -140,8 +140,8 @@ class EnvironmentService:
             "create", env_type=env_type, task_id=task_id, instance_id=wanted, params=params
         )
         state = self._state("create", made)
-        given: object = state.info.get("instance_id")
-        return (given if isinstance(given, str) and given else wanted), state
+        instance_id: object = state.info.get("instance_id")
+        return (instance_id if isinstance(instance_id, str) and instance_id else wanted), state
 
     async def info(
         self, instance: str, *, messages: object = None, params: Mapping[str, Any] | None = None
@@ -206,8 +206,8 @@ class EnvironmentService:
                     await self.release(made)
 
     async def _ask(self, operation: str, **request: object) -> Any:  # noqa: ANN401 - JSON
-        given = {name: value for name, value in request.items() if value is not None}
-        body = msgspec.json.encode({**_EMPTY, **given})
+        fields = {name: value for name, value in request.items() if value is not None}
+        body = msgspec.json.encode({**_EMPTY, **fields})
         problem = ""
         for attempt in range(self._tries):
             if attempt:
@@ -233,7 +233,7 @@ class EnvironmentService:
                 allow_redirects=False,
                 timeout=aiohttp.ClientTimeout(total=self._timeout),
             ) as answer:
-                payload = await read_answer(answer, _LONGEST)
+                payload = await read_answer(answer, _MAX_ANSWER_BYTES)
                 if answer.status in (429, 502, 503, 504):
                     return 0, b"", f"it answered {answer.status}", True
                 return answer.status, payload, "", False
@@ -254,24 +254,26 @@ class EnvironmentService:
         if not is_object(read):
             raise self._refusal(operation, "its answer is no JSON object")
         if status != 200 or read.get("success") is False:
-            said: object = read.get("error") or read.get("detail") or read.get("message") or read.get("data")
-            raise self._refusal(operation, f"it answered {status}: {' '.join(str(said).split())[:300]}")
+            problem: object = (
+                read.get("error") or read.get("detail") or read.get("message") or read.get("data")
+            )
+            raise self._refusal(operation, f"it answered {status}: {' '.join(str(problem).split())[:300]}")
         return read.get("data", read.get("task_ids"))
 
-    def _state(self, operation: str, given: object) -> EnvironmentState:
-        if not is_object(given):
+    def _state(self, operation: str, payload: object) -> EnvironmentState:
+        if not is_object(payload):
             raise self._refusal(operation, "gave no state")
-        said: object = given.get("state")
-        messages = said if is_list(said) else [said] if said is not None else []
+        state: object = payload.get("state")
+        messages = state if is_list(state) else [state] if state is not None else []
         observed = tuple(message for message in messages if is_object(message))
         if len(observed) < len(messages):
             raise self._refusal(operation, "gave a state that is no list of messages")
-        reward = given.get("reward")
-        info: object = given.get("info")
+        reward = payload.get("reward")
+        info: object = payload.get("info")
         return EnvironmentState(
             messages=observed,
             reward=0.0 if reward is None else self._number(operation, reward),
-            done=given.get("is_terminated") is True,
+            done=payload.get("is_terminated") is True,
             info=info if is_object(info) else {},
         )
 
@@ -288,7 +290,6 @@ class EnvironmentInstance:
     """An open instance of a task."""
 
     def __init__(self, service: EnvironmentService, id: str, state: EnvironmentState) -> None:
-        """Describe it."""
         self.id = id
         """Its id."""
         self.state = state
@@ -344,9 +345,9 @@ def read_environment(source: ParsedSource, settings: ReaderSettings) -> Iterator
 
     try:
         for number, id in enumerate(run_sync(ids), 1):
-            asked = run_sync(question, id).strip() if asks else ""
+            text = run_sync(question, id).strip() if asks else ""
             origin = {"env_type": env_type, "task_id": id, "split": split}
-            task = Task(index=0, id=id, question=asked or id, metadata={"source": SOURCE, SOURCE: origin})
+            task = Task(index=0, id=id, question=text or id, metadata={"source": SOURCE, SOURCE: origin})
             yield f"environment:{source.target}: task {number}", task
     except EnvironmentFailure as error:
         raise ConfigurationError(str(error)) from None

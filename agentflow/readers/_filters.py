@@ -105,14 +105,14 @@ def _is_filter(value: object) -> TypeGuard[TaskFilter]:
     return hasattr(value, "check") and hasattr(value, "name")
 
 
-async def _named(name: str, given: object, open_model: ModelOpener) -> TaskFilter:
-    options: Mapping[str, Any] = given if is_mapping(given) else {}
+async def _named(name: str, value: object, open_model: ModelOpener) -> TaskFilter:
+    options: Mapping[str, Any] = value if is_mapping(value) else {}
     match name:
         case "near_duplicates":
-            similarity = {"similarity": given} if isinstance(given, int | float) else {}
+            similarity = {"similarity": value} if isinstance(value, int | float) else {}
             return NearDuplicates(NearDuplicateSettings(**options, **similarity))
         case "pass_rate":
-            window = {"low": given[0], "high": given[1]} if is_list(given) and len(given) == 2 else {}
+            window = {"low": value[0], "high": value[1]} if is_list(value) and len(value) == 2 else {}
             settings = PassRateSettings(**options, **window)
             model = await open_model("model") if settings.attempts else None
             return PassRate(settings, model)
@@ -122,8 +122,8 @@ async def _named(name: str, given: object, open_model: ModelOpener) -> TaskFilte
                 raise ConfigurationError(f"filters: {name} is not a function; write module:function")
             return FunctionFilter(function, name, options)
         case _:
-            known = nearest(name, ["near_duplicates", "pass_rate"])
-            raise ConfigurationError(f"filters: there is no filter {name}{known}; or write module:function")
+            hint = nearest(name, ["near_duplicates", "pass_rate"])
+            raise ConfigurationError(f"filters: there is no filter {name}{hint}; or write module:function")
 
 
 class NearDuplicates:
@@ -133,7 +133,6 @@ class NearDuplicates:
     """Its name."""
 
     def __init__(self, settings: NearDuplicateSettings | None = None) -> None:
-        """Start without tasks."""
         self._index = QuestionIndex((settings or NearDuplicateSettings()).similarity)
 
     async def check(self, tasks: Sequence[Task]) -> Sequence[Task | str]:
@@ -150,8 +149,8 @@ class NearDuplicates:
 
 def answer_value(task: Task) -> Value:
     """Return the first reference answer as a typed value."""
-    said = task.references[0] if task.references else ""
-    return parse_value(said, ValueKind.NUMBER) or TextValue(said)
+    reference = task.references[0] if task.references else ""
+    return parse_value(reference, ValueKind.NUMBER) or TextValue(reference)
 
 
 class PassRate:
@@ -161,26 +160,24 @@ class PassRate:
     """Its name."""
 
     def __init__(self, settings: PassRateSettings, model: KeptReplies | None = None) -> None:
-        """Read stored results.
-
-        :param model: makes attempts, if the settings ask for any.
+        """:param model: makes attempts, if the settings ask for any.
         :raises ConfigurationError: one line, if they can't be read.
         """
         self._settings = settings
         self._model = model
-        own = {REASONING_GYM: REASONING_GYM_METRIC} if settings.metric == BY_SOURCE else None
-        self._metric = make_metric(settings.metric, options=own)
-        self._known: dict[str, float] = {}
+        metric_options = {REASONING_GYM: REASONING_GYM_METRIC} if settings.metric == BY_SOURCE else None
+        self._metric = make_metric(settings.metric, options=metric_options)
+        self._stored_rates: dict[str, float] = {}
         if settings.results is not None:
-            self._known = stored_rates(Path(settings.results))
+            self._stored_rates = stored_rates(Path(settings.results))
 
     async def check(self, tasks: Sequence[Task]) -> Sequence[Task | str]:
         """Return each task whose share is in the window, with its `pass_rate`."""
 
         async def rate(task: Task) -> float | str | None:
-            known: object = self._known.get(task.id, task.metadata.get("pass_rate"))
-            if isinstance(known, int | float) and not isinstance(known, bool):
-                return float(known)
+            pass_rate: object = self._stored_rates.get(task.id, task.metadata.get("pass_rate"))
+            if isinstance(pass_rate, int | float) and not isinstance(pass_rate, bool):
+                return float(pass_rate)
             return None if self._model is None else await self._measure(self._model, task)
 
         rates = await together([partial(rate, task) for task in tasks])
@@ -218,11 +215,11 @@ async def attempt_answer(model: KeptReplies, question: str, number: int, tempera
 
     :param number: number of the attempt, its sampling seed.
     """
-    asked = Message(
+    message = Message(
         "user", (TextPart(f"{question}\n\nEnd with the answer alone, in the form <answer>…</answer>."),)
     )
     sampling = Sampling(temperature=temperature, seed=number)
-    answer, _ = await model.ask(Call(role="agent", messages=(asked,), reply=str, sampling=sampling), number)
+    answer, _ = await model.ask(Call(role="agent", messages=(message,), reply=str, sampling=sampling), number)
     return answer
 
 
@@ -232,10 +229,7 @@ class FunctionFilter:
     def __init__(
         self, function: Callable[..., object], name: str = "", options: Mapping[str, Any] | None = None
     ) -> None:
-        """Describe it.
-
-        :param options: further arguments by name.
-        """
+        """:param options: further arguments by name."""
         self.name = name or str(getattr(function, "__name__", type(function).__name__))
         """Its name."""
         self._function = function

@@ -126,10 +126,10 @@ class OpenEnvClient:
         assert self._session is not None, "entered before"
         try:
             async with self._session.get(f"{self.url}/schema", timeout=_TIMEOUT) as response:
-                found: object = decode_json(await read_answer(response))
+                decoded: object = decode_json(await read_answer(response))
         except (aiohttp.ClientError, TimeoutError, ValueError) as error:
             raise OpenEnvFailure(f"openenv:{self.url}: no schema: {error_line(error)}") from None
-        action = found.get("action") if is_object(found) else None
+        action = decoded.get("action") if is_object(decoded) else None
         if not is_object(action):
             raise OpenEnvFailure(f"openenv:{self.url}: /schema has no schema of actions")
         return action
@@ -251,10 +251,10 @@ def _task(url: str, variable: str, identifier: str, question: str, reset: dict[s
     )
 
 
-def _texts(found: object, url: str) -> list[str]:
-    if not is_list(found) or not found:
+def _texts(task_names: object, url: str) -> list[str]:
+    if not is_list(task_names) or not task_names:
         raise ConfigurationError(f"openenv:{url}: the environment lists no tasks; set size to play by seeds")
-    return [str(name) for name in found]
+    return [str(name) for name in task_names]
 
 
 def _get(url: str, variable: str, path: str, body: Mapping[str, object] | None = None) -> object:

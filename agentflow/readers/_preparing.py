@@ -88,8 +88,8 @@ def with_own_scorers(rules: RolloutConfig, tasks: Sequence[Task]) -> RolloutConf
 
     See docs/readers.md.
     """
-    own = any(task.metadata.get("source") == REASONING_GYM for task in tasks)
-    if rules.evaluation_metric or not own:
+    has_own_scorer = any(task.metadata.get("source") == REASONING_GYM for task in tasks)
+    if rules.evaluation_metric or not has_own_scorer:
         return rules
     chosen = {"evaluation_metric": BY_SOURCE, "metric_options": {REASONING_GYM: REASONING_GYM_METRIC}}
     return rules.model_copy(update=chosen)
@@ -122,8 +122,8 @@ async def _prepare(
         if not batch:
             break
         read += len(batch)
-        for one in filters:
-            batch = await _filtered(one, batch, left_out)
+        for filter_ in filters:
+            batch = await _filtered(filter_, batch, left_out)
         batch = batch if limit is None else batch[: limit - len(kept)]
         if augmenter is None:
             kept += batch
@@ -131,13 +131,13 @@ async def _prepare(
         for task, written in zip(batch, await augmenter.variants(batch), strict=True):
             kept += [task, *written]
             variants += len(written)
-    known: set[str] = set()
+    ids: set[str] = set()
     for task in kept:
-        if task.id in known:
+        if task.id in ids:
             raise ConfigurationError(
                 f"augment: {task.id} is the id of a task and of a variant; rename the task"
             )
-        known.add(task.id)
+        ids.add(task.id)
     return PreparedTasks(
         tasks=[structs.replace(task, index=index) for index, task in enumerate(kept)],
         read=read,
@@ -147,16 +147,18 @@ async def _prepare(
     )
 
 
-async def _filtered(one: TaskFilter, batch: list[Task], left_out: Counter[str]) -> list[Task]:
-    found = await one.check(batch)
-    if len(found) != len(batch):
-        raise ConfigurationError(f"filters: {one.name}: gave {len(found)} results for {len(batch)} tasks")
+async def _filtered(task_filter: TaskFilter, batch: list[Task], left_out: Counter[str]) -> list[Task]:
+    results = await task_filter.check(batch)
+    if len(results) != len(batch):
+        raise ConfigurationError(
+            f"filters: {task_filter.name}: gave {len(results)} results for {len(batch)} tasks"
+        )
     kept: list[Task] = []
-    for result in found:
+    for result in results:
         if isinstance(result, Task):
             kept.append(result)
         else:
-            left_out[f"{one.name}: {result}" if result != one.name else result] += 1
+            left_out[f"{task_filter.name}: {result}" if result != task_filter.name else result] += 1
     return kept
 
 

@@ -30,7 +30,7 @@ _ROWS: Final = frozenset({".jsonl", ".ndjson", ".json", ".csv", ".tsv", ".parque
 _USUAL: Final = frozenset({"id", "task_id", "question", "query", "instruction", "input", "answer"})
 """Columns that may be two fields."""
 _DATASET_OPTIONS: Final = ("config", "split", "revision", "streaming")
-_MOST_DEPTH: Final = 64
+_MAX_DEPTH: Final = 64
 """Maximum nesting of a value."""
 
 
@@ -122,25 +122,25 @@ def _checked(located: Iterable[Located], *, limit: int | None) -> Iterator[Task]
 
     :raises ConfigurationError: one line with the place, if an id is missing or repeated, or a value can't be written as JSON.
     """
-    places: dict[str, str] = {}
-    for place, task in located:
+    location_by_id: dict[str, str] = {}
+    for location, task in located:
         if not task.id:
             problem = (
                 "id: is missing; add one, name its column with columns.id, or set ids=row or ids=content"
             )
-            raise ConfigurationError(f"{place}: {problem}")
-        if (first := places.get(task.id)) is not None:
+            raise ConfigurationError(f"{location}: {problem}")
+        if (first := location_by_id.get(task.id)) is not None:
             raise ConfigurationError(
-                f"{place}: id: {_short(task.id)} is used at {first}, too; give each task its own"
+                f"{location}: id: {_short(task.id)} is used at {first}, too; give each task its own"
             )
         try:
             msgspec.json.encode(task)
         except (TypeError, ValueError, RecursionError, OverflowError) as error:
             why = "nested too deeply" if isinstance(error, RecursionError) else error_line(error)
-            raise ConfigurationError(f"{place}: can't be written as JSON: {why}") from None
-        yield structs.replace(task, index=len(places))
-        places[task.id] = place
-        if limit is not None and len(places) >= limit:
+            raise ConfigurationError(f"{location}: can't be written as JSON: {why}") from None
+        yield structs.replace(task, index=len(location_by_id))
+        location_by_id[task.id] = location
+        if limit is not None and len(location_by_id) >= limit:
             return
 
 
@@ -212,24 +212,24 @@ def _last_request(value: object) -> object:
         or not all(is_object(message) and "content" in message for message in value)
     ):
         return value
-    said = [message["content"] for message in value if message.get("role") == "user"]
-    return said[-1] if said else value
+    user_texts = [message["content"] for message in value if message.get("role") == "user"]
+    return user_texts[-1] if user_texts else value
 
 
-def plain_value(place: str, value: object, depth: int = 0) -> object:
+def plain_value(location: str, value: object, depth: int = 0) -> object:
     """Return a value of a library as JSON: dates become texts, and what has no text is left out.
 
     :raises ConfigurationError: one line, if it is nested too deeply.
     """
-    if depth > _MOST_DEPTH:
-        raise ConfigurationError(f"{place}: is nested more than {_MOST_DEPTH} times; write it flatter")
+    if depth > _MAX_DEPTH:
+        raise ConfigurationError(f"{location}: is nested more than {_MAX_DEPTH} times; write it flatter")
     if value is None or isinstance(value, str | bool | int | float):
         return value
     if is_mapping(value):
-        inner = {str(name): plain_value(place, each, depth + 1) for name, each in value.items()}
-        return {name: each for name, each in inner.items() if each is not None}
+        inner = {str(name): plain_value(location, item, depth + 1) for name, item in value.items()}
+        return {name: item for name, item in inner.items() if item is not None}
     if is_list_or_tuple(value):
-        return [plain_value(place, each, depth + 1) for each in value]
+        return [plain_value(location, item, depth + 1) for item in value]
     if hasattr(value, "isoformat"):
         return str(value)
     return None
@@ -243,20 +243,22 @@ def _read_function(source: ParsedSource, settings: ReaderSettings) -> Iterator[L
             f"{source.target}: not a function; write module:function or file.py:function"
         )
     try:
-        found: object = function(**source.options)
-        if not _is_iterable(found):
+        rows: object = function(**source.options)
+        if not _is_iterable(rows):
             raise ConfigurationError(
-                f"{source.target}: returned {type(found).__name__}; return tasks, or rows of them"
+                f"{source.target}: returned {type(rows).__name__}; return tasks, or rows of them"
             )
-        for number, given in enumerate(found, 1):
-            place = f"{source.target}: task {number}"
-            if isinstance(given, Task):
-                yield place, given
-            elif is_object(given):
-                yield from tasks_of_rows([BenchmarkRow(place, given)], settings, f"{source.target}/{number}")
+        for number, item in enumerate(rows, 1):
+            location = f"{source.target}: task {number}"
+            if isinstance(item, Task):
+                yield location, item
+            elif is_object(item):
+                yield from tasks_of_rows(
+                    [BenchmarkRow(location, item)], settings, f"{source.target}/{number}"
+                )
             else:
                 raise ConfigurationError(
-                    f"{place}: is {type(given).__name__}; yield a Task, or an object with its fields"
+                    f"{location}: is {type(item).__name__}; yield a Task, or an object with its fields"
                 )
     except ConfigurationError:
         raise
@@ -281,10 +283,10 @@ def _rows_of_dataset(where: str, rows: Any) -> Iterator[BenchmarkRow]:  # noqa: 
     number = 0
     try:
         for number, row in enumerate(rows, 1):
-            place = f"{where}: row {number}"
-            fields = plain_value(place, row)
+            location = f"{where}: row {number}"
+            fields = plain_value(location, row)
             assert is_object(fields), "a row is an object"
-            yield BenchmarkRow(place, fields)
+            yield BenchmarkRow(location, fields)
     except ConfigurationError:
         raise
     except Exception as error:  # boundary: the library raises many types, such as those of broken files
@@ -331,14 +333,14 @@ def take_option(source: ParsedSource, name: str, kind: type[Any], default: objec
         raise ConfigurationError(f"{source.reader}:{source.target}: {name}: {error}") from None
 
 
-def refuse_options(source: ParsedSource, known: Iterable[str]) -> None:
+def refuse_options(source: ParsedSource, known_options: Iterable[str]) -> None:
     """Refuse the options that are left.
 
     :raises ConfigurationError: one line, if there are any.
     """
     for name in source.options:
         raise ConfigurationError(
-            f"{source.reader}:{source.target}: there is no option {name}{nearest(name, known)}"
+            f"{source.reader}:{source.target}: there is no option {name}{nearest(name, known_options)}"
         )
 
 

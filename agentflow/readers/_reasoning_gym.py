@@ -38,7 +38,7 @@ _CPU_SECONDS: Final = 5.0
 _SECONDS: Final = 120
 """Time for a score, far above the limit of CPU time."""
 _ADDRESS_SPACE: Final = 4 << 30
-_LONGEST: Final = 100_000
+_MAX_ANSWER: Final = 100_000
 """Maximum length of an answer that is scored."""
 
 
@@ -56,12 +56,12 @@ def read_reasoning_gym(source: ParsedSource, settings: ReaderSettings) -> Iterat
     for number in range(size):
         for name, dataset in made.items():
             entry = dataset[number]
-            place = f"reasoning_gym:{name}: task {number}"
+            location = f"reasoning_gym:{name}: task {number}"
             details: object = entry.get("metadata")
             difficulty = details.get("difficulty") if is_object(details) else None
             origin = {"dataset": name, "size": size, "seed": seed, "number": number, "config": source.options}
             yield (
-                place,
+                location,
                 Task(
                     index=0,
                     id=f"{name}/{seed}/{number}",
@@ -70,7 +70,7 @@ def read_reasoning_gym(source: ParsedSource, settings: ReaderSettings) -> Iterat
                     metadata={
                         "source": REASONING_GYM,
                         REASONING_GYM: origin,
-                        "difficulty": plain_value(place, difficulty or {}),
+                        "difficulty": plain_value(location, difficulty or {}),
                     },
                 ),
             )
@@ -89,9 +89,9 @@ def _library(where: str) -> Any:  # noqa: ANN401 - a library without types
 def _dataset(name: str, size: int, seed: int, config: str) -> Any:  # noqa: ANN401 - a library without types
     where = f"reasoning_gym:{name}"
     library = _library(where)
-    known: Any = importlib.import_module("reasoning_gym.factory").DATASETS
-    if name not in known:
-        raise ConfigurationError(f"{where}: there is no such data set{nearest(name, known)}")
+    data_sets: Any = importlib.import_module("reasoning_gym.factory").DATASETS
+    if name not in data_sets:
+        raise ConfigurationError(f"{where}: there is no such data set{nearest(name, data_sets)}")
     try:
         return library.create_dataset(name, size=size, seed=seed, **json.loads(config))
     except Exception as error:  # boundary: the library refuses options by assertions and other errors
@@ -109,9 +109,11 @@ def score_reasoning_gym(answer: str, task: Task) -> float:
     origin: object = task.metadata.get(REASONING_GYM)
     if not is_object(origin):
         raise ValueError(f"{task.id} is not a task of reasoning_gym; choose another metric for it")
-    said = without_reasoning(answer)
-    marked = marked_answer(said)
-    reply = _scorer.ask({"answer": (said if marked is None else marked).strip()[:_LONGEST], **origin})
+    prediction = without_reasoning(answer)
+    marked = marked_answer(prediction)
+    reply = _scorer.ask(
+        {"answer": (prediction if marked is None else marked).strip()[:_MAX_ANSWER], **origin}
+    )
     score: object = reply.get("score")
     if isinstance(score, bool) or not isinstance(score, int | float) or not math.isfinite(score):
         raise ValueError(f"the scorer of {task.id} failed: {reply.get('error', 'it gave no number')}")
@@ -186,13 +188,13 @@ def _serve() -> None:
             os._exit(_score(line, writer))
         os.close(writer)
         with os.fdopen(reader, "rb") as pipe:
-            said = pipe.read(1_000)
+            output = pipe.read(1_000)
         _, status = os.waitpid(child, 0)
         ended = f"it ended with status {os.waitstatus_to_exitcode(status)} (limit: {_CPU_SECONDS:g} s of CPU)"
         try:
-            reply: dict[str, Any] = {"score": float(said)}
+            reply: dict[str, Any] = {"score": float(output)}
         except ValueError:
-            reply = {"error": said.decode(errors="replace") or ended}
+            reply = {"error": output.decode(errors="replace") or ended}
         replies.write(json.dumps(reply).encode() + b"\n")
 
 
@@ -205,9 +207,9 @@ def _score(line: bytes, writer: int) -> int:
     try:
         refuse_changes()
         restrict_calls(files=True)
-        asked: dict[str, Any] = json.loads(line)
-        answer = asked.pop("answer")
-        dataset, entry = _entry(**asked)
+        request: dict[str, Any] = json.loads(line)
+        answer = request.pop("answer")
+        dataset, entry = _entry(**request)
         os.write(writer, repr(float(dataset.score_answer(answer, entry))).encode())
     except BaseException as error:  # boundary: the library fails in many ways on the text of a model
         os.write(writer, f"{type(error).__name__}: {error}".encode()[:900])

@@ -31,9 +31,7 @@ class KeptReplies:
     """A model whose answers are kept in a file: equal calls are made once, also after a crash. See docs/readers.md."""
 
     def __init__(self, model: Model, file: Path | None = None) -> None:
-        """Read what is kept.
-
-        :param file: JSONL file of the answers, created if missing; `None` keeps them in memory.
+        """:param file: JSONL file of the answers, created if missing; `None` keeps them in memory.
         :raises ConfigurationError: one line, if the file can't be used.
         """
         self.made = 0
@@ -69,7 +67,7 @@ class KeptReplies:
                 value = msgspec.json.decode(kept, type=call.reply)
                 self.found += 1
                 return value, None
-        asked = self._asking[key] = anyio.Event()
+        answered = self._asking[key] = anyio.Event()
         try:
             async with self._slots:
                 self.made += 1
@@ -79,7 +77,7 @@ class KeptReplies:
             return reply.value, reply.failure
         finally:
             del self._asking[key]
-            asked.set()
+            answered.set()
 
     async def _keep(self, key: str, value: bytes) -> None:
         self._kept[key] = value
@@ -115,10 +113,7 @@ class OpenModels(AsyncExitStack):
     """Models of roles, each opened once."""
 
     def __init__(self, cache: str | None) -> None:
-        """Open none.
-
-        :param cache: folder of kept answers.
-        """
+        """:param cache: folder of kept answers."""
         super().__init__()
         self._cache = cache
         self._open: dict[str, KeptReplies] = {}
@@ -146,13 +141,13 @@ def model_settings(role: RoleModel, setting: str) -> ModelSettings:
     :param setting: setting that names it, for error messages.
     :raises ConfigurationError: one line, if none is named.
     """
-    given: dict[str, Any] = {
+    fields: dict[str, Any] = {
         name: value for name in RoleModel.model_fields if (value := getattr(role, name)) is not None
     }
-    name = given.pop("model_name", None)
+    name = fields.pop("model_name", None)
     if name is None:
         raise ConfigurationError(f"{setting}: there is none; set {setting}.model_name")
-    return ModelSettings(name=name, **given)
+    return ModelSettings(name=name, **fields)
 
 
 def cache_folder(cache: str | None) -> Path:

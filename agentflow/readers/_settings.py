@@ -77,8 +77,8 @@ class ReaderSettings(Section):
 
     @model_validator(mode="before")
     @classmethod
-    def _from_text(cls, given: object) -> object:
-        return {"source": given} if isinstance(given, str) else given
+    def _from_text(cls, value: object) -> object:
+        return {"source": value} if isinstance(value, str) else value
 
 
 class ParsedSource(NamedTuple):
@@ -118,13 +118,13 @@ def parse_source(source: str, options: Mapping[str, Any] | None = None) -> Parse
         if Path(source).exists() or name == "hub" or not _FUNCTION.fullmatch(function):
             return ParsedSource("", source, dict(options or {}))
         name, target = "function", function
-    given: dict[str, Any] = {}
+    all_options: dict[str, Any] = {}
     written = [(key, _value(text)) for key, text in parse_qsl(query, keep_blank_values=True)]
     for key, value in [*written, *(options or {}).items()]:
-        if key in given:
+        if key in all_options:
             raise ConfigurationError(f"{source}: {key} is given twice; leave out one of them")
-        given[key] = value
-    return ParsedSource(name, target, given)
+        all_options[key] = value
+    return ParsedSource(name, target, all_options)
 
 
 def _value(text: str) -> object:

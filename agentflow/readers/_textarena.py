@@ -70,9 +70,7 @@ class TextGame:
     def __init__(
         self, name: str, *, seed: int, players: int = 2, config: Mapping[str, Any] | None = None
     ) -> None:
-        """Begin a game.
-
-        :param name: its name in textarena, such as `TicTacToe-v0`.
+        """:param name: its name in textarena, such as `TicTacToe-v0`.
         :param players: number of players; a game for one is begun with one.
         :param config: its other options.
         :raises GameFailure: if it can't be made.
@@ -130,12 +128,12 @@ class TextGame:
         rewards, info = self._game.close()
         self.observation = ""
         if is_mapping(rewards):
-            given = {
+            numeric_rewards = {
                 int(player): float(reward)
                 for player, reward in rewards.items()
                 if isinstance(reward, int | float)
             }
-            self.rewards = {player: reward for player, reward in given.items() if isfinite(reward)}
+            self.rewards = {player: reward for player, reward in numeric_rewards.items() if isfinite(reward)}
         if is_mapping(info):
             self.info = {int(player): facts for player, facts in info.items() if is_object(facts)}
 
@@ -178,11 +176,11 @@ def _library(name: str) -> Any:  # noqa: ANN401 - a library without types
     where = f"textarena:{name}"
     try:
         library: Any = importlib.import_module("textarena")
-        known: dict[str, Any] = importlib.import_module("textarena.envs.registration").ENV_REGISTRY
+        registry: dict[str, Any] = importlib.import_module("textarena.envs.registration").ENV_REGISTRY
     except ImportError:
         raise ConfigurationError(missing_extra(where, "games")) from None
-    if name not in known:
-        raise ConfigurationError(f"{where}: there is no such game{nearest(name, known)}")
+    if name not in registry:
+        raise ConfigurationError(f"{where}: there is no such game{nearest(name, registry)}")
     return library
 
 

@@ -84,17 +84,19 @@ def _of_results(
     tasks: dict[str, _Attempted] = {}
     for row in rows:
         id, question = row.text("task_id"), row.text("question")
-        own = row.fields.get("metadata")
-        metadata = dict(own) if is_object(own) else {}
-        known = tasks.setdefault(id, _Attempted(row.place, question, row.texts("references"), metadata))
-        if known.question != question:
-            raise ConfigurationError(f"{row.place}: task_id: {id} has another question than at {known.place}")
+        stored_metadata = row.fields.get("metadata")
+        metadata = dict(stored_metadata) if is_object(stored_metadata) else {}
+        attempted = tasks.setdefault(id, _Attempted(row.place, question, row.texts("references"), metadata))
+        if attempted.question != question:
+            raise ConfigurationError(
+                f"{row.place}: task_id: {id} has another question than at {attempted.place}"
+            )
         score: object = row.fields.get("score")
         scored = float(score) if isinstance(score, int | float) and not isinstance(score, bool) else None
         if scored is not None:
-            known.scores.append(scored)
+            attempted.scores.append(scored)
         if answer := row.perhaps("answer"):
-            known.answers.append((answer, scored))
+            attempted.answers.append((answer, scored))
     for id, task in tasks.items():
         measured: dict[str, Any] = {}
         if task.scores:
@@ -109,12 +111,14 @@ def _of_results(
 
 
 def _accepted(
-    given: list[tuple[str, float | None]], *, answers: bool, min_score: float | None
+    scored_answers: list[tuple[str, float | None]], *, answers: bool, min_score: float | None
 ) -> tuple[str, ...]:
     if not answers:
         return ()
     fit = [
-        answer for answer, score in given if min_score is None or (score is not None and score >= min_score)
+        answer
+        for answer, score in scored_answers
+        if min_score is None or (score is not None and score >= min_score)
     ]
     return tuple(dict.fromkeys(fit))
 
@@ -137,12 +141,12 @@ def _of_spans(
     for row in rows:
         for span in _spans(row):
             _add(traces, row, span)
-    asked = {id: trace for id, trace in traces.items() if trace.question}
-    if not asked:
+    asked_traces = {id: trace for id, trace in traces.items() if trace.question}
+    if not asked_traces:
         raise ConfigurationError(
             f"{path}: no span has the messages of a model call (gen_ai.input.messages); record their contents"
         )
-    for id, trace in asked.items():
+    for id, trace in asked_traces.items():
         metadata = {"source": "traces", "model": trace.model, "answered": trace.answer, "score": trace.score}
         references = _accepted(
             [(trace.answer, trace.score)] if trace.answer else [], answers=answers, min_score=min_score
@@ -192,8 +196,8 @@ def _add(traces: dict[str, _Trace], row: BenchmarkRow, span: Mapping[str, Any]) 
         attributes = {**event, **attributes}
     trace = traces.setdefault(id, _Trace(row.place))
     begin, end = _time(span, "start"), _time(span, "end")
-    question = _said(attributes, "gen_ai.input.messages", _INPUTS, "user")
-    answer = _said(attributes, "gen_ai.output.messages", _OUTPUTS, "assistant")
+    question = _message_text(attributes, "gen_ai.input.messages", _INPUTS, "user")
+    answer = _message_text(attributes, "gen_ai.output.messages", _OUTPUTS, "assistant")
     if question and (not trace.question or begin < trace.begin):
         trace.question, trace.begin = question, begin
     if answer and (not trace.answer or end >= trace.end):
@@ -204,16 +208,16 @@ def _add(traces: dict[str, _Trace], row: BenchmarkRow, span: Mapping[str, Any]) 
         trace.score = float(score)
 
 
-def _attributes(given: object) -> dict[str, Any]:
+def _attributes(otlp: object) -> dict[str, Any]:
     """Return attributes by name, from an object or from the list of the OTLP format."""
-    if is_object(given):
-        return given
-    found: dict[str, Any] = {}
-    for entry in given if is_list(given) else []:
+    if is_object(otlp):
+        return otlp
+    attributes: dict[str, Any] = {}
+    for entry in otlp if is_list(otlp) else []:
         value: object = entry.get("value") if is_object(entry) else None
         if is_object(entry) and is_object(value) and value:
-            found[str(entry.get("key"))] = next(iter(value.values()))
-    return found
+            attributes[str(entry.get("key"))] = next(iter(value.values()))
+    return attributes
 
 
 def _time(span: Mapping[str, Any], which: str) -> int:
@@ -226,39 +230,39 @@ def _time(span: Mapping[str, Any], which: str) -> int:
     return int(digits[:20].ljust(20, "0")) if digits else 0
 
 
-def _said(attributes: Mapping[str, Any], name: str, whole: tuple[str, ...], role: str) -> str:
+def _message_text(attributes: Mapping[str, Any], name: str, whole: tuple[str, ...], role: str) -> str:
     """Return the first request or the last answer of a span."""
-    found: list[tuple[str, str]] = []
+    messages: list[tuple[str, str]] = []
     for key in whole:
         if key in attributes:
-            found = _messages(attributes[key], role)
+            messages = _messages(attributes[key], role)
             break
     else:
         for flat in (_FLAT, _FLAT_OF_OPENINFERENCE):
             roles, texts = flat[name]
             number = 0
             while texts.format(number) in attributes or roles.format(number) in attributes:
-                said = str(attributes.get(texts.format(number)) or "")
-                found.append((str(attributes.get(roles.format(number), role)), said))
+                content = str(attributes.get(texts.format(number)) or "")
+                messages.append((str(attributes.get(roles.format(number), role)), content))
                 number += 1
-    texts_of_role = [text.strip() for author, text in found if author == role and text.strip()]
+    texts_of_role = [text.strip() for author, text in messages if author == role and text.strip()]
     if not texts_of_role:
         return ""
     return texts_of_role[0] if role == "user" else texts_of_role[-1]
 
 
-def _messages(given: object, role: str) -> list[tuple[str, str]]:
+def _messages(stored: object, role: str) -> list[tuple[str, str]]:
     """Return the author and the text of each message, from JSON or a text."""
-    read = given
-    if isinstance(given, str):
+    read = stored
+    if isinstance(stored, str):
         try:
-            read = decode_json(given)
+            read = decode_json(stored)
         except JsonError:
-            return [(role, given)]
+            return [(role, stored)]
     if is_object(read) and is_list(read.get("messages")):
         read = read["messages"]
     if not is_list(read):
-        return [(role, given)] if isinstance(given, str) else []
+        return [(role, stored)] if isinstance(stored, str) else []
     return [(str(message.get("role", role)), _text(message)) for message in read if is_object(message)]
 
 
@@ -289,8 +293,8 @@ def stored_rates(path: Path) -> dict[str, float]:
     """
     steps = sorted((path / "rollouts").glob("step_*.jsonl.gz"))
     if not steps:
-        found = {task.id: task.metadata.get("pass_rate") for task in read_tasks(f"traces:{path}")}
-        return {id: rate for id, rate in found.items() if isinstance(rate, float)}
+        pass_rates = {task.id: task.metadata.get("pass_rate") for task in read_tasks(f"traces:{path}")}
+        return {id: rate for id, rate in pass_rates.items() if isinstance(rate, float)}
     decoder = msgspec.json.Decoder(_StoredGroup)
     rewards: dict[str, list[float]] = {}
     for step in steps:
@@ -305,4 +309,8 @@ def stored_rates(path: Path) -> dict[str, float]:
             task, drawn, _ = group.name.rpartition("@")
             if drawn:
                 rewards.setdefault(task, []).extend(sample.reward for sample in group.samples)
-    return {task: sum(reward >= _RIGHT for reward in own) / len(own) for task, own in rewards.items() if own}
+    return {
+        task: sum(reward >= _RIGHT for reward in task_rewards) / len(task_rewards)
+        for task, task_rewards in rewards.items()
+        if task_rewards
+    }

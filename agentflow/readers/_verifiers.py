@@ -40,9 +40,9 @@ def read_verifiers(source: ParsedSource, settings: ReaderSettings) -> Iterator[L
     """
     start, size = take_option(source, "start", int, 0), take_option(source, "size", int, 1_000)
     python = take_option(source, "python", str, "")
-    given = take_option(source, "env", dict[str, Any], {})
-    taskset = {"id": source.target, **source.options, **given.get("taskset", {})}
-    env = {"agent": dict(_DEFAULT_AGENT), **given, "taskset": taskset}
+    env_options = take_option(source, "env", dict[str, Any], {})
+    taskset = {"id": source.target, **source.options, **env_options.get("taskset", {})}
+    env = {"agent": dict(_DEFAULT_AGENT), **env_options, "taskset": taskset}
     request = {"do": "list", "env": env, "start": start, "size": size}
     interpreter = _interpreter(python)
     try:
@@ -58,10 +58,10 @@ def read_verifiers(source: ParsedSource, settings: ReaderSettings) -> Iterator[L
     except (OSError, subprocess.TimeoutExpired) as error:
         raise ConfigurationError(f"verifiers:{source.target}: {error_line(error)}") from None
     try:
-        found = _answer(done.returncode, done.stdout, done.stderr)
+        reply = _answer(done.returncode, done.stdout, done.stderr)
     except VerifiersFailure as failure:
         raise ConfigurationError(f"verifiers:{source.target}: {failure}") from None
-    tasks = found.get("tasks")
+    tasks = reply.get("tasks")
     for row in filter(is_object, tasks if is_list(tasks) else []):
         yield (
             f"verifiers:{source.target}: task {row['idx']}",
@@ -109,12 +109,12 @@ async def play_verifiers(task: Task, *, base_url: str, api_key: str, model: str)
 
 
 def _interpreter(python: str) -> Path:
-    found = Path(python) if python else own_environment(".venv-verifiers")
-    if not found.exists():
+    interpreter = Path(python) if python else own_environment(".venv-verifiers")
+    if not interpreter.exists():
         raise ConfigurationError(
-            f"python: {found} does not exist; make it with `make .venv-verifiers/.stamp`, or name another one"
+            f"python: {interpreter} does not exist; make it with `make .venv-verifiers/.stamp`, or name another one"
         )
-    return found.absolute()
+    return interpreter.absolute()
 
 
 def _environment(interpreter: Path) -> dict[str, str]:
@@ -125,14 +125,14 @@ def _environment(interpreter: Path) -> dict[str, str]:
     return kept | {"PATH": f"{interpreter.parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"}
 
 
-def _answer(status: int, said: str, log: str) -> dict[str, Any]:
-    lines = said.strip().splitlines()
+def _answer(status: int, output: str, log: str) -> dict[str, Any]:
+    lines = output.strip().splitlines()
     if status == 0 and lines:
         try:
-            found: object = decode_json(lines[-1])
+            decoded: object = decode_json(lines[-1])
         except JsonError:
-            found = None
-        if is_object(found):
-            return found
+            decoded = None
+        if is_object(decoded):
+            return decoded
     last = (log.strip().splitlines() or [f"status {status}"])[-1].strip()
     raise VerifiersFailure(f"the program failed: {last[:300]}")

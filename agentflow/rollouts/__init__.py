@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from agentflow.rollouts._api import aquick_rollout, arollout, quick_rollout, rollout
     from agentflow.rollouts._files import RESULTS, SUMMARY, TRAJECTORIES
     from agentflow.rollouts._progress import RolloutStatus
-    from agentflow.rollouts._result import TaskResult, task_of
+    from agentflow.rollouts._result import TaskResult, episode_tree, task_of
     from agentflow.rollouts._run import RolloutRun
     from agentflow.rollouts._summary import RolloutSummary
     from agentflow.rollouts._tasks import Assignment, assign
@@ -33,6 +33,7 @@ __all__ = [
     "aquick_rollout",
     "arollout",
     "assign",
+    "episode_tree",
     "load_rollout_config",
     "load_tasks",
     "quick_rollout",
@@ -48,7 +49,7 @@ __getattr__ = lazy_exports(
         "._api": ["aquick_rollout", "arollout", "quick_rollout", "rollout"],
         "._files": ["RESULTS", "SUMMARY", "TRAJECTORIES"],
         "._progress": ["RolloutStatus"],
-        "._result": ["TaskResult", "task_of"],
+        "._result": ["TaskResult", "episode_tree", "task_of"],
         "._run": ["RolloutRun"],
         "._summary": ["RolloutSummary"],
         "._tasks": ["Assignment", "assign"],

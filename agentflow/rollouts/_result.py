@@ -1,14 +1,26 @@
 """Result of a task, and the records of the files."""
 
-from collections.abc import Iterable
-
 import msgspec
 from msgspec import Struct
 
 from agentflow.runs import image_record
 from agentflow.scoring import Scored
 from agentflow.team import fixed_names
-from agentflow.trace import Assessment, Blob, Episode, Failure, Seed, Task, Turn, Verdict, digest
+from agentflow.trace import (
+    ActionOutcome,
+    Assessment,
+    Episode,
+    Failure,
+    Node,
+    Observation,
+    Seed,
+    Task,
+    Text,
+    Tree,
+    Turn,
+    Verdict,
+    digest,
+)
 
 _TRUST = {Assessment.COMPLETE: 1.0, Assessment.UNVERIFIED: 0.6, Assessment.AMBIGUOUS: 0.4}
 
@@ -88,21 +100,44 @@ def result_record(result: TaskResult) -> dict[str, object]:
     return record
 
 
-def trajectory_record(result: TaskResult) -> dict[str, object]:
-    """Return a line of `trajectories.jsonl`: nodes in the format of synthesis, and every model call."""
-    task, episode = result.task, result.episode
+def episode_tree(result: TaskResult) -> Tree:
+    """Return the turns of a result as a path: nodes with the ids and texts of `trajectories.jsonl`.
+
+    See docs/rollout.md.
+    """
+    task = result.task
     key = [task.index, task.id, task.question, result.sample]
     ids = [f"node_{digest([*key, number])}" for number in range(len(result.turns) + 1)]
+    seen = Observation((Text(f"Starting point: {task.question}"), *task.images))
+    nodes = [Node(id=ids[0], intent="Understand the question", outcome=ActionOutcome(seen))]
+    for depth, turn in enumerate(result.turns, 1):
+        seen = Observation((Text(turn.result), *turn.images))
+        nodes.append(
+            Node(
+                id=ids[depth],
+                parent=ids[depth - 1],
+                depth=depth,
+                intent=turn.step.sub_goal,
+                action=turn.action,
+                outcome=ActionOutcome(seen, turn.failure, turn.trouble),
+                verdict=Verdict.ERROR if turn.failed else Verdict.NEW,
+            )
+        )
+    reasoning = {id: turn.reasoning for id, turn in zip(ids[1:], result.turns, strict=True) if turn.reasoning}
+    seed = Seed(index=task.index, id=task.id, content=task.question, kwargs=task.kwargs)
+    return Tree(id=f"traj_{digest(key)}", seed=seed, nodes=tuple(nodes), reasoning=reasoning)
+
+
+def trajectory_record(result: TaskResult) -> dict[str, object]:
+    """Return a line of `trajectories.jsonl`: nodes in the format of synthesis, and every model call."""
+    task, episode, tree = result.task, result.episode, episode_tree(result)
     record: dict[str, object] = {
-        "trajectory_id": f"traj_{digest(key)}",
+        "trajectory_id": tree.id,
         "task_id": task.id,
         "sample": result.sample,
         "seed_data": task.question,
         "total_depth": len(result.turns),
-        "nodes": [
-            _root(task, ids),
-            *(_node(task, turn, place, ids) for place, turn in enumerate(result.turns, 1)),
-        ],
+        "nodes": [_node_record(tree, *pair) for pair in zip(tree.nodes, (None, *result.turns), strict=True)],
         "answer": result.answer,
         "score": None if result.scored is None else result.score,
     }
@@ -131,51 +166,30 @@ def trajectory_result(result: TaskResult) -> dict[str, object]:
     }
 
 
-def _root(task: Task, ids: list[str]) -> dict[str, object]:
-    root: dict[str, object] = {
-        "node_id": ids[0],
-        "observation": f"Starting point: {task.question}",
-        "intent": "Understand the question",
-        "action": None,
-        "parent_id": None,
-        "children_ids": ids[1:2],
-        "depth": 0,
-        "verdict": Verdict.NEW,
-    }
-    return root | _images(task.images)
-
-
-def _node(task: Task, turn: Turn, place: int, ids: list[str]) -> dict[str, object]:
-    action = turn.action
-    node: dict[str, object] = {
-        "node_id": ids[place],
-        "observation": turn.result,
-        "intent": turn.step.sub_goal,
+def _node_record(tree: Tree, node: Node, turn: Turn | None) -> dict[str, object]:
+    action = node.action
+    record: dict[str, object] = {
+        "node_id": node.id,
+        "observation": node.text,
+        "intent": node.intent,
         "action": None if action is None else {"tool": action.tool, "args": action.arguments},
-        "parent_id": ids[place - 1],
-        "children_ids": ids[place + 1 : place + 2],
-        "depth": place,
-        "verdict": Verdict.ERROR if turn.failed else Verdict.NEW,
-        "step": turn.step,
-        "decision": turn.decision,
+        "parent_id": node.parent,
+        "children_ids": list(tree.children[node.id]),
+        "depth": node.depth,
+        "verdict": node.verdict,
     }
-    if turn.reasoning:
-        node["reasoning"] = turn.reasoning
-    if turn.failure is not None:
-        node["failure"] = turn.failure
-    if turn.trouble:
-        node["trouble"] = turn.trouble
-    if action is not None and (fixed := fixed_names(action.arguments, task.kwargs)):
-        node["fixed"] = fixed
-    if turn.failed:
+    if turn is not None:
+        record |= {"step": turn.step, "decision": turn.decision}
+    optional: dict[str, object] = {
+        "reasoning": tree.reasoning.get(node.id),
+        "failure": node.failure,
+        "trouble": node.outcome.trouble,
+        "fixed": [] if action is None else fixed_names(action.arguments, tree.seed.kwargs),
         # Context for its repair: no model is trained to make it.
-        node["trainable"] = False
-    return node | _images(turn.images)
-
-
-def _images(images: Iterable[Blob]) -> dict[str, object]:
-    found = [image_record(blob) for blob in images]
-    return {"images": found} if found else {}
+        "trainable": None if node.verdict is Verdict.NEW else False,
+        "images": [image_record(blob) for blob in node.images],
+    }
+    return record | {name: value for name, value in optional.items() if value or value is False}
 
 
 def _without_time(exchange: dict[str, object]) -> dict[str, object]:

@@ -38,7 +38,7 @@ from agentflow.runs import (
 from agentflow.sandbox import Backend, Sandbox, SandboxSettings
 from agentflow.scoring import Metric, Scored, ScoreGuard, make_metric, needs_judge
 from agentflow.tasks import TaskVerifiers, open_task_verifiers, scored_verdict
-from agentflow.team import Prepare, Team, model_tools, solve_alone, solve_task
+from agentflow.team import EpisodeAgent, Team, TeamAgent, ToolAgent, model_tools
 from agentflow.telemetry import get_logger, record_score
 from agentflow.trace import Ending, Episode, Failure, Seed, Task
 
@@ -183,7 +183,11 @@ class RolloutRun(SupervisedRun[RolloutConfig, RolloutProgress]):
             late.engine = models[late.role]
         metric = self._make_metric(assignment, models.get(JUDGE)) if self.config.evaluate_results else None
         verifiers = await self._open_verifiers(sandbox, assignment)
-        solve = await self._make_solver(run, models, verifiers, abstain=assignment.abstain)
+        agent = await self._open_agent(run, models, abstain=assignment.abstain)
+
+        async def solve(task: Task, sandbox: Sandbox, page: Page) -> Episode:
+            return await verifiers.run(task, sandbox, page, agent.solve)
+
         sandboxes = SandboxPool(
             sandbox,
             self.chosen.tools,
@@ -216,44 +220,22 @@ class RolloutRun(SupervisedRun[RolloutConfig, RolloutProgress]):
         )
         return await open_supervised(self._supervisor, "task verifiers", opens)
 
-    async def _make_solver(
-        self, run: Run, models: dict[str, Model], verifiers: TaskVerifiers, *, abstain: bool
-    ) -> "Solver":
-        team = await self._open_team(run, models) if self.config.agent == "team" else None
+    async def _open_agent(self, run: Run, models: dict[str, Model], *, abstain: bool) -> EpisodeAgent:
+        """Return the agent that works on the tasks."""
         settings = self.config.episode.model_copy(update={"abstain": abstain})
-        prices = prices_of(self.config.models)
-
-        async def solve(task: Task, sandbox: Sandbox, page: Page, prepare: Prepare | None) -> Episode:
-            if team is not None:
-                return await solve_task(
-                    task,
-                    team=team,
-                    sandbox=sandbox,
-                    tools=self.chosen.tools,
-                    page=page,
-                    settings=settings,
-                    prices=prices,
-                    gate=self._gate.run,
-                    prepare=prepare,
-                )
-            return await solve_alone(
-                task,
-                model=models[AGENT],
-                sandbox=sandbox,
-                tools=self.chosen.tools,
-                page=page,
-                settings=settings,
-                put_blob=run.put_blob,
-                blob=run.blob,
-                prices=prices.get(AGENT),
-                gate=self._gate.run,
-                prepare=prepare,
-            )
-
-        async def verified(task: Task, sandbox: Sandbox, page: Page) -> Episode:
-            return await verifiers.run(task, sandbox, page, solve)
-
-        return verified
+        prices, tools, gate = prices_of(self.config.models), self.chosen.tools, self._gate.run
+        if self.config.agent == "team":
+            team = await self._open_team(run, models)
+            return TeamAgent(team=team, tools=tools, settings=settings, prices=prices, gate=gate)
+        return ToolAgent(
+            model=models[AGENT],
+            tools=tools,
+            settings=settings,
+            put_blob=run.put_blob,
+            blob=run.blob,
+            prices=prices,
+            gate=gate,
+        )
 
     async def _open_team(self, run: Run, models: dict[str, Model]) -> Team:
         team = Team(

@@ -45,7 +45,9 @@ class ApiTool:
 
 def _settings_parameter(function: Callable[..., object]) -> str | None:
     parameters = inspect.signature(function).parameters.values()
-    return next((one.name for one in parameters if one.kind is inspect.Parameter.VAR_KEYWORD), None)
+    return next(
+        (parameter.name for parameter in parameters if parameter.kind is inspect.Parameter.VAR_KEYWORD), None
+    )
 
 
 def _invoker(function: Callable[..., object]) -> Callable[..., Awaitable[object]]:
@@ -62,13 +64,17 @@ def _invoker(function: Callable[..., object]) -> Callable[..., Awaitable[object]
 def _described(function: Callable[..., object], description: str | None) -> Callable[..., Awaitable[object]]:
     """Return an async function with the same signature and a description of every argument."""
     text = inspect.getdoc(function) or ""
-    found = dict(_DESCRIBED.findall(text))
+    descriptions = dict(_DESCRIBED.findall(text))
     signature = inspect.signature(function)
-    kept = [one for one in signature.parameters.values() if one.kind is not inspect.Parameter.VAR_KEYWORD]
+    kept = [
+        parameter
+        for parameter in signature.parameters.values()
+        if parameter.kind is not inspect.Parameter.VAR_KEYWORD
+    ]
     hints = typing.get_type_hints(function, include_extras=True)
-    for name in (one.name for one in kept):
+    for name in (parameter.name for parameter in kept):
         hint = hints.get(name, Any)
-        hints[name] = hint if hint is CallContext else _with_description(hint, found.get(name), name)
+        hints[name] = hint if hint is CallContext else _with_description(hint, descriptions.get(name), name)
     call = _invoker(function)
 
     async def invoke(**arguments: object) -> object:
@@ -81,12 +87,12 @@ def _described(function: Callable[..., object], description: str | None) -> Call
     return invoke
 
 
-def _with_description(hint: Any, found: str | None, name: str) -> object:  # noqa: ANN401 - any type form
+def _with_description(hint: Any, description: str | None, name: str) -> object:  # noqa: ANN401 - any type form
     """Annotate a type with a description: its own, the docstring's, or the argument's name in words."""
     extras = get_args(hint)[1:] if get_origin(hint) is Annotated else ()
     if any(isinstance(extra, FieldInfo) and extra.description for extra in extras):
         return hint
-    text = next((extra for extra in extras if isinstance(extra, str)), found)
+    text = next((extra for extra in extras if isinstance(extra, str)), description)
     return Annotated[hint, Field(description=text or name.replace("_", " "))]
 
 
@@ -166,10 +172,12 @@ def api_backends(settings: Mapping[str, Mapping[str, object]]) -> list[ApiBacken
     :param settings: settings by `config_key`.
     :raises ConfigurationError: for settings that no function uses.
     """
-    unused = settings.keys() - {one.config_key for one in registered_tools.values()}
+    unused = settings.keys() - {registered.config_key for registered in registered_tools.values()}
     if unused:
         raise ConfigurationError(f"apis: no registered function asks for {min(unused)!r}")
     families: dict[str, list[Tool]] = {}
-    for one in registered_tools.values():
-        families.setdefault(one.tool.backend, []).append(one.configured(settings.get(one.config_key, {})))
+    for registered in registered_tools.values():
+        families.setdefault(registered.tool.backend, []).append(
+            registered.configured(settings.get(registered.config_key, {}))
+        )
     return [ApiBackend(family, tuple(tools)) for family, tools in families.items()]

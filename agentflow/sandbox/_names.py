@@ -70,38 +70,40 @@ _IMPLIED: Final[Mapping[str, frozenset[str]]] = {"google_search": frozenset({"ad
 """Alias of a tool -> documented arguments that ask for something which the tool always does."""
 
 
-def argument_of(name: str, known: Collection[str]) -> str | None:
+def argument_of(name: str, parameters: Collection[str]) -> str | None:
     """Return the argument that a name means for a tool: the name itself, the target of the alias, or `None`.
 
     >>> argument_of("key_words", ["query"])
     'query'
     """
-    if name in known:
+    if name in parameters:
         return name
-    own = ARGUMENT_ALIASES.get(name)
-    return own if own in known else None
+    argument = ARGUMENT_ALIASES.get(name)
+    return argument if argument in parameters else None
 
 
-def documented_arguments(name: str, known: Collection[str], given: Mapping[str, object]) -> dict[str, object]:
+def documented_arguments(
+    name: str, parameters: Collection[str], call_arguments: Mapping[str, object]
+) -> dict[str, object]:
     """Return a call's arguments under the tool's own names, with those that the alias implies.
 
     An argument that is given under both names, or is unknown, is left as it is: the tool refuses it.
 
     :param name: the name by which the tool is called.
-    :param known: the tool's own arguments.
+    :param parameters: the tool's own arguments.
     """
     alias = _plain(name)
     arguments: dict[str, object] = {}
-    for argument, value in given.items():
-        if argument not in known:
+    for argument, value in call_arguments.items():
+        if argument not in parameters:
             if argument in _IMPLIED.get(alias, ()):
                 continue
-            own = ALIAS_ARGUMENTS.get(alias, {}).get(argument) or argument_of(argument, known)
-            if own is not None and own in known and own not in given:
-                argument = own
+            own_name = ALIAS_ARGUMENTS.get(alias, {}).get(argument) or argument_of(argument, parameters)
+            if own_name is not None and own_name in parameters and own_name not in call_arguments:
+                argument = own_name
         arguments[argument] = value
     for argument, value in _PINNED.get(alias, {}).items():
-        if argument in known:
+        if argument in parameters:
             arguments.setdefault(argument, value)
     return arguments
 
@@ -180,16 +182,16 @@ class Names:
         """
         patterns = [patterns] if isinstance(patterns, str) else patterns
         chosen = {tool.name: tool for pattern in patterns for tool in self._matching(pattern)}
-        own = [tool for tool in self.tools if chosen.pop(tool.name, None) is not None]
-        return [*own, *chosen.values()]
+        own_tools = [tool for tool in self.tools if chosen.pop(tool.name, None) is not None]
+        return [*own_tools, *chosen.values()]
 
     def _matching(self, pattern: str) -> Iterable[Tool]:
         if "*" in pattern or "?" in pattern:
             plain = _plain(pattern)
-            found = [tool for spelling, tool in self._spellings.items() if fnmatchcase(spelling, plain)]
-            if not found and pattern != "*":
+            matching = [tool for spelling, tool in self._spellings.items() if fnmatchcase(spelling, plain)]
+            if not matching and pattern != "*":
                 raise ToolFailure(ErrorKind.TOOL_NOT_FOUND, self._explain(pattern))
-            return found
+            return matching
         alias = _plain(pattern)
         if alias in _PINNED and pattern not in self:
             return [_as_alias(alias, self.find(pattern))]

@@ -95,10 +95,12 @@ def _backends(settings: SandboxSettings, wanted: Sequence[str | Backend] | None)
 
 def _by_own_names(settings: SandboxSettings, loaded: Mapping[str, Backend]) -> SandboxSettings:
     """Return the settings with a backend's own name in place of its import path."""
-    own = {name: backend.name for name, backend in loaded.items()}
+    own_names = {name: backend.name for name, backend in loaded.items()}
     return settings.model_copy(
         update={
-            "backends": {own.get(name, name): values for name, values in settings.backend_settings.items()},
-            "warmup": [own.get(name, name) for name in settings.warmup_names],
+            "backends": {
+                own_names.get(name, name): values for name, values in settings.backend_settings.items()
+            },
+            "warmup": [own_names.get(name, name) for name in settings.warmup_names],
         }
     )

@@ -52,12 +52,12 @@ class OwnSession:
     def __init__(self, host: ToolHost, handle: str | None = None) -> None:
         self._host = host
         self._handle = handle
-        self._turn = anyio.Lock()
+        self._lock = anyio.Lock()
 
     async def handle(self) -> str:
         """Return its handle; create it if necessary."""
         if self._handle is None:
-            async with self._turn:
+            async with self._lock:
                 if self._handle is None:
                     started = await self._call("start", {}, session=None)
                     self._handle = msgspec.convert(started, _Session).session
@@ -79,7 +79,7 @@ class OwnSession:
 
     async def end(self) -> None:
         """End it; the next use creates a new one. Does nothing if it has ended, or its server has."""
-        async with self._turn:
+        async with self._lock:
             handle, self._handle = self._handle, None
             if handle is None:
                 return

@@ -61,9 +61,7 @@ class RemoteToolHost(ToolHost):
         spare: float | None = HANG_SECONDS,
         wall: float | None = None,
     ) -> None:
-        """Describe the server.
-
-        :param spare: time that it has for a call without a time limit, beyond that of the call's program; `None`: no limit.
+        """:param spare: time that it has for a call without a time limit, beyond that of the call's program; `None`: no limit.
         :param wall: time limit of programs.
         """
         super().__init__()
@@ -72,7 +70,7 @@ class RemoteToolHost(ToolHost):
         self._launcher = launcher
         self._url = url
         self._token = token
-        self._turn = anyio.Lock()
+        self._lock = anyio.Lock()
         self._hosted = Hosted(self._connect)
         self._client: Client | None = None
         self._names = Names(())
@@ -100,10 +98,10 @@ class RemoteToolHost(ToolHost):
 
     async def warmup(self, backends: Iterable[str]) -> None:
         """Check that the server has these backends; the server itself starts them."""
-        known = {tool.backend for tool in self._names.tools}
+        backend_names = {tool.backend for tool in self._names.tools}
         for name in backends:
-            if name not in known:
-                message = f"no backend {name!r} at {self._url}.{did_you_mean(name, known)}"
+            if name not in backend_names:
+                message = f"no backend {name!r} at {self._url}.{did_you_mean(name, backend_names)}"
                 raise ToolFailure(ErrorKind.TOOL_NOT_FOUND, message)
 
     async def call(
@@ -116,18 +114,18 @@ class RemoteToolHost(ToolHost):
         progress: ProgressSink | None,
     ) -> ToolResult:
         """Call a tool, once."""
-        given = dict(arguments)
+        call_arguments = dict(arguments)
         if tool.stateful and session is not None:
-            given.setdefault("session", session)
+            call_arguments.setdefault("session", session)
         try:
-            _check_json(tool.name, given)
+            _check_json(tool.name, call_arguments)
             client = await self._connected()
             seconds = timeout
             if seconds is None:
-                seconds = seconds_until_hung(self._spare, self._wall, given.get("timeout"))
+                seconds = seconds_until_hung(self._spare, self._wall, call_arguments.get("timeout"))
             result = await client.call_tool(
                 tool.name,
-                given,
+                call_arguments,
                 read_timeout_seconds=None if seconds is None else seconds + GRACE_SECONDS,
                 progress_callback=None if progress is None else progress_relay(progress),
                 meta=None if timeout is None else {TIMEOUT_KEY: timeout},
@@ -146,7 +144,7 @@ class RemoteToolHost(ToolHost):
         client = await self._connected()
         try:
             with anyio.fail_after(CONNECT_SECONDS):
-                found = await client.read_resource(uri, cache_mode="bypass")
+                resource = await client.read_resource(uri, cache_mode="bypass")
         except TimeoutError:
             message = f"{self._url}: {uri!r} was not sent within {CONNECT_SECONDS:g} s."
             raise ToolFailure(ErrorKind.TIMEOUT, message) from None
@@ -154,7 +152,7 @@ class RemoteToolHost(ToolHost):
             if error.code in (types.INVALID_PARAMS, RESOURCE_NOT_FOUND):
                 raise ToolFailure(ErrorKind.NOT_FOUND, f"nothing is kept as {uri!r}, or no longer.") from None
             raise failure_of(error, self._url) from None
-        content = found.contents[0]
+        content = resource.contents[0]
         if isinstance(content, types.TextResourceContents):
             return content.text.encode()
         return base64.b64decode(content.blob)
@@ -163,7 +161,7 @@ class RemoteToolHost(ToolHost):
         """Return the shared connection; a new one after it broke."""
         if self._client is not None and self._hosted.alive:
             return self._client
-        async with self._turn:
+        async with self._lock:
             if self._client is None or not self._hosted.alive:
                 hosted = Hosted(self._connect)
                 try:
@@ -250,10 +248,10 @@ class _Card(TypedDict, total=False):
     examples: tuple[Mapping[str, object], ...]
 
 
-def _card(said: object) -> _Card:
+def _card(meta: object) -> _Card:
     """Return a server's usage notes of a tool; empty unless it is one of our servers."""
     try:
-        return msgspec.convert(said or {}, _Card)
+        return msgspec.convert(meta or {}, _Card)
     except msgspec.ValidationError:
         return {}
 
@@ -262,11 +260,11 @@ async def _elsewhere(**_: object) -> object:
     raise ToolFailure(ErrorKind.UNAVAILABLE, "this tool is on a server: call it by Sandbox.execute.")
 
 
-def _hints(given: types.ToolAnnotations) -> Hints:
+def _hints(annotations: types.ToolAnnotations) -> Hints:
     """Return the four annotations, with the protocol's defaults for missing ones."""
     return Hints(
-        read_only=bool(given.read_only_hint),
-        destructive=given.destructive_hint is not False,
-        idempotent=bool(given.idempotent_hint),
-        open_world=given.open_world_hint is not False,
+        read_only=bool(annotations.read_only_hint),
+        destructive=annotations.destructive_hint is not False,
+        idempotent=bool(annotations.idempotent_hint),
+        open_world=annotations.open_world_hint is not False,
     )

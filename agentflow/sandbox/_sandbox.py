@@ -73,7 +73,7 @@ class Sandbox:
         """In a fork: one line for each thing that was not copied."""
         self._host = host
         self._timeout = timeout
-        self._turn = anyio.Lock()
+        self._lock = anyio.Lock()
         self._holding = False
         self._started = False
         self._closed = False
@@ -104,11 +104,11 @@ class Sandbox:
         """
         if self._started and not self._closed:
             return
-        async with self._turn:
+        async with self._lock:
             if self._closed:
                 raise ToolFailure(ErrorKind.SESSION_NOT_FOUND, "this sandbox is closed.")
             if not self._holding:
-                self._host.hold()
+                self._host.retain()
                 self._holding = True
             if not self._started:
                 await self._host.open()
@@ -121,7 +121,7 @@ class Sandbox:
         self._closed = True
         # Shielded: a cancelled caller must not leave processes or files behind.
         with anyio.CancelScope(shield=True):
-            async with self._turn:
+            async with self._lock:
                 if self._holding:
                     await self._session.end()
                     await self._host.release()
@@ -146,19 +146,21 @@ class Sandbox:
         try:
             if not self._started or self._closed:
                 await self.start()
-            found = self._host.names_for([tool]).find(tool)
-            session = await self._session.handle() if found.stateful else None
+            found_tool = self._host.names_for([tool]).find(tool)
+            session = await self._session.handle() if found_tool.stateful else None
         except ToolFailure as failure:
             return ToolResult.failed(failure)
-        given = documented_arguments(tool, _properties(found), arguments or {})
+        call_arguments = documented_arguments(tool, _properties(found_tool), arguments or {})
         limit = self._timeout if timeout is None else timeout
-        if limit is not None and _ends_itself(found):
-            given.setdefault("timeout", limit)
+        if limit is not None and _ends_itself(found_tool):
+            call_arguments.setdefault("timeout", limit)
             limit += GRACE_SECONDS
         progress = None if on_progress is None else partial(_tell, on_progress)
-        with tool_operation(found.name) as operation:
-            operation.content(conventions.TOOL_CALL_ARGUMENTS, lambda: given)
-            result = await self._host.call(found, given, session=session, timeout=limit, progress=progress)
+        with tool_operation(found_tool.name) as operation:
+            operation.content(conventions.TOOL_CALL_ARGUMENTS, lambda: call_arguments)
+            result = await self._host.call(
+                found_tool, call_arguments, session=session, timeout=limit, progress=progress
+            )
             operation.content(conventions.TOOL_CALL_RESULT, lambda: content_of(result))
             if result.error is not None:
                 operation.failed(result.error.kind)
@@ -251,7 +253,7 @@ class Sandbox:
         :raises ToolFailure: `cannot_fork`, if the live state can't be copied; this sandbox continues.
         """
         await self.start()
-        self._host.hold()
+        self._host.retain()
         try:
             session, left_behind = await self._session.fork()
         except BaseException:
@@ -306,6 +308,6 @@ def _settings_by_backend(
     backends: str | Sequence[str] | Mapping[str, Mapping[str, object]], settings: Mapping[str, object] | None
 ) -> dict[str, Mapping[str, object]]:
     if isinstance(backends, Mapping):
-        return {canonical_backend(name): own for name, own in backends.items()}
+        return {canonical_backend(name): backend_settings for name, backend_settings in backends.items()}
     names = [backends] if isinstance(backends, str) else backends
     return {canonical_backend(name): settings or {} for name in names}

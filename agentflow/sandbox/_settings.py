@@ -40,8 +40,8 @@ def check_backends(
     :param remote: a server has the backends, which may be others.
     :raises ConfigurationError: one line, with the nearest name.
     """
-    own = {tool.tool.backend for tool in registered_tools.values()}
-    own |= {tool.config_key for tool in registered_tools.values()}
+    registered = {tool.tool.backend for tool in registered_tools.values()}
+    registered |= {tool.config_key for tool in registered_tools.values()}
     for name, settings in backends.items():
         canonical = canonical_backend(name)
         if canonical in BACKENDS or (":" in name and not remote):
@@ -51,9 +51,9 @@ def check_backends(
                 reason = str(error)
                 where = f"{setting}.{name}" if reason.startswith(canonical) else f"{setting}: "
                 raise ConfigurationError(where + reason.removeprefix(canonical)) from None
-        elif not remote and name not in own:
-            known = [*BACKENDS, *BACKEND_ALIASES, *own]
-            raise ConfigurationError(f"{setting}: {name} is unknown{nearest(name, known)}")
+        elif not remote and name not in registered:
+            known_names = [*BACKENDS, *BACKEND_ALIASES, *registered]
+            raise ConfigurationError(f"{setting}: {name} is unknown{nearest(name, known_names)}")
 
 
 def split_settings(
@@ -66,9 +66,9 @@ def split_settings(
         apis, backends = split_settings({"weather": {"unit": "C"}, "rag": {"top_k": 3}})
     """
     keys = {tool.config_key for tool in registered_tools.values()}
-    own = keys | {tool.tool.backend for tool in registered_tools.values()}
+    registered = keys | {tool.tool.backend for tool in registered_tools.values()}
     apis = {name: settings for name, settings in named.items() if name in keys}
-    others = {canonical_backend(name): settings for name, settings in named.items() if name not in own}
+    others = {canonical_backend(name): settings for name, settings in named.items() if name not in registered}
     return apis, others
 
 
@@ -141,4 +141,4 @@ class SandboxSettings(Settings):
         """Return the settings by backend."""
         if not isinstance(self.backends, dict):
             return {}
-        return {canonical_backend(name): own for name, own in self.backends.items()}
+        return {canonical_backend(name): settings for name, settings in self.backends.items()}

@@ -76,7 +76,7 @@ class ToolHost(ABC):
         :raises ToolFailure: `not_found`.
         """
 
-    def hold(self) -> None:
+    def retain(self) -> None:
         """Register one more sandbox."""
         self._holders += 1
 
@@ -98,14 +98,11 @@ class LocalToolHost(ToolHost):
         *,
         unloaded: Iterable[str] = (),
     ) -> None:
-        """Create a host.
-
-        :param unloaded: names of further backends, in the order of their tools.
-        """
+        """:param unloaded: names of further backends, in the order of their tools."""
         super().__init__()
         self._settings = settings
         self._unloaded = dict.fromkeys(unloaded)
-        self._order = {name: place for place, name in enumerate(self._unloaded)}
+        self._order = {name: index for index, name in enumerate(self._unloaded)}
         self._own_runtime = runtime
         self._runtime_turn = anyio.Lock()
         self._shared: SharedRuntime | None = None
@@ -165,7 +162,7 @@ class LocalToolHost(ToolHost):
         """End the sessions, then the backends, then release the runtime."""
         await self._table.close()
         if self._shared is not None:
-            await self._shared.give_back()
+            await self._shared.release()
 
     async def warmup(self, backends: Iterable[str]) -> None:
         """Start backends that have not started."""
@@ -215,7 +212,7 @@ class SharedRuntime:
     def __init__(self, make: Callable[[], Runtime]) -> None:
         self._make = make
         self._users = 0
-        self._turn = anyio.Lock()
+        self._lock = anyio.Lock()
         self._hosted: Hosted[Runtime] | None = None
         self._runtime: Runtime | None = None
 
@@ -236,7 +233,7 @@ class SharedRuntime:
 
     async def current(self) -> Runtime:
         """Return the runtime for a current user: a new one if its processes have died."""
-        async with self._turn:
+        async with self._lock:
             if self._runtime is None or not self.running:
                 if self._hosted is not None:
                     await self._hosted.close()
@@ -244,10 +241,10 @@ class SharedRuntime:
                 self._runtime = await self._hosted.open()
             return self._runtime
 
-    async def give_back(self) -> None:
+    async def release(self) -> None:
         """Release it; the last user stops it."""
         self._users -= 1
-        async with self._turn:
+        async with self._lock:
             if self._users == 0 and self._hosted is not None:
                 hosted, self._hosted, self._runtime = self._hosted, None, None
                 await hosted.close()

@@ -68,7 +68,7 @@ def tidy(text: str) -> str:
 
 def boxed(text: str) -> str | None:
     r"""Return the content of the last closed `\boxed{…}`, with nested braces; `None` if there is none."""
-    begins = {found.end(): found[1] for found in _BOX.finditer(text)}
+    begins = {match.end(): match[1] for match in _BOX.finditer(text)}
     last = max((begin for begin, single in begins.items() if single), default=-1)
     answer = begins.get(last)
     open_braces: list[int] = []
@@ -107,8 +107,8 @@ def _after_hashes(text: str) -> str | None:
 
 def _after(mark: re.Pattern[str], text: str) -> str | None:
     """Return the rest of the line after the last marker; if it is empty, the next line."""
-    for found in reversed(list(mark.finditer(text))):
-        rest = text[found.end() :].strip(_FENCE + "\n")
+    for match in reversed(list(mark.finditer(text))):
+        rest = text[match.end() :].strip(_FENCE + "\n")
         if rest:
             return _clean(rest.partition("\n")[0])
     return None

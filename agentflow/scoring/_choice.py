@@ -39,7 +39,9 @@ def multiple_choice(
     else:
         offered = dict(zip(ascii_uppercase, options, strict=False))
     chosen = _choice(prediction, offered)
-    return float(chosen is not None and chosen in {_chosen(_plain(each), offered) for each in references})
+    return float(
+        chosen is not None and chosen in {_chosen(_plain(reference), offered) for reference in references}
+    )
 
 
 def chosen_option(prediction: str, options: Mapping[str, str]) -> str | None:
@@ -82,8 +84,8 @@ def _chosen(text: str, offered: Mapping[str, str]) -> str | None:
         letter, rest = label[1].upper(), label[2] or ""
         others = [
             option
-            for each, option in offered.items()
-            if each != letter and normalise_squad(option) == normalise_squad(rest)
+            for other_letter, option in offered.items()
+            if other_letter != letter and normalise_squad(option) == normalise_squad(rest)
         ]
         # A letter with the text or the letter of another option is ambiguous.
         return None if (others and normalise_squad(rest)) or _named(rest) - {letter} else letter
@@ -97,15 +99,15 @@ def _chosen(text: str, offered: Mapping[str, str]) -> str | None:
 
 def _named(text: str) -> set[str]:
     """Return the letters that a text names as its choice, with those that follow after `or` and `and`."""
-    return {letter for found in _NAMED.finditer(text) for letter in _CAPITAL.findall(found[0])}
+    return {letter for match in _NAMED.finditer(text) for letter in _CAPITAL.findall(match[0])}
 
 
 def _only_named(text: str, offered: Mapping[str, str]) -> str | None:
     """Return the one option whose text occurs; an option contained in another occurring one does not count."""
-    found = [letter for letter, option in offered.items() if contains_answer(text, [option])]
+    named = [letter for letter, option in offered.items() if contains_answer(text, [option])]
     longest = [
         letter
-        for letter in found
-        if not any(contains_answer(offered[each], [offered[letter]]) for each in found if each != letter)
+        for letter in named
+        if not any(contains_answer(offered[other], [offered[letter]]) for other in named if other != letter)
     ]
     return longest[0] if len(longest) == 1 else None

@@ -17,11 +17,11 @@ from agentflow.scoring._expressions import Apply, Expression, Number, Symbol
 _LOCK: Final = threading.Lock()
 """mpmath changes the precision of its context for a while, so threads take turns."""
 _DIGITS: Final = 400
-_LARGEST: Final = 1e300
+_MAX_VALUE: Final = 1e300
 _NEAR: Final = 1e-25
 _NOTHING: Final = 1e-60
-_HIGHEST_EXPONENT: Final = 1000
-_HIGHEST_FACTORIAL: Final = 170
+_MAX_EXPONENT: Final = 1000
+_MAX_FACTORIAL: Final = 170
 _POINTS: Final = (
     (Fraction(37, 89), Fraction(97, 61)),
     (Fraction(131, 57), Fraction(-41, 73)),
@@ -76,23 +76,23 @@ class _Numbers(Protocol):
     def mpc(self, value: _Value) -> _Value: ...
 
 
-def same_expression(one: Expression, other: Expression, *, tolerance: float = 0.0) -> bool:
+def same_expression(expression: Expression, other: Expression, *, tolerance: float = 0.0) -> bool:
     """Return whether two expressions have the same value wherever both are real.
 
     :param tolerance: relative tolerance.
     """
-    if one == other:
+    if expression == other:
         return True
     with _LOCK:
-        return _same_everywhere(one, other, tolerance)
+        return _same_everywhere(expression, other, tolerance)
 
 
-def _same_everywhere(one: Expression, other: Expression, tolerance: float) -> bool:
-    names = sorted({*_variables(one), *_variables(other)})
+def _same_everywhere(expression: Expression, other: Expression, tolerance: float) -> bool:
+    names = sorted({*_variables(expression), *_variables(other)})
     compared = False
     for start, step in _POINTS if names else _POINTS[:1]:
-        point = {name: start + step * place for place, name in enumerate(names)}
-        same = _same_at(one, other, point, tolerance)
+        point = {name: start + step * index for index, name in enumerate(names)}
+        same = _same_at(expression, other, point, tolerance)
         if same is False:
             return False
         compared = compared or same is True
@@ -112,14 +112,14 @@ def _variables(expression: Expression) -> Iterator[str]:
 
 
 def _same_at(
-    one: Expression, other: Expression, point: Mapping[str, Fraction], tolerance: float
+    expression: Expression, other: Expression, point: Mapping[str, Fraction], tolerance: float
 ) -> bool | None:
     """Compare the values at a point; `None` if one of them has no real value there."""
     try:
-        left, right = _value(one, point), _value(other, point)
+        left, right = _value(expression, point), _value(other, point)
     except (ArithmeticError, ValueError):
         return None
-    real = [abs(each.imag) < _NOTHING for each in (left, right)]
+    real = [abs(value.imag) < _NOTHING for value in (left, right)]
     if point and real[0] != real[1]:
         return None
     size = max(abs(left), abs(right))
@@ -141,7 +141,7 @@ def _value(expression: Expression, point: Mapping[str, Fraction]) -> _Value:
             value = {"pi": +numbers.pi, "e": +numbers.e, "i": numbers.j}[name]
         case Apply(function, arguments):
             value = _functions()[function](*[_value(argument, point) for argument in arguments])
-    if not abs(value) < _LARGEST:
+    if not abs(value) < _MAX_VALUE:
         raise OverflowError
     return numbers.mpc(value)
 
@@ -185,7 +185,7 @@ def _small(function: _Function) -> _Function:
     """Restrict a function to arguments for which it stays small."""
 
     def checked(value: _Value) -> _Value:
-        if abs(value) > _HIGHEST_EXPONENT:
+        if abs(value) > _MAX_EXPONENT:
             raise OverflowError
         return function(value)
 
@@ -193,7 +193,7 @@ def _small(function: _Function) -> _Function:
 
 
 def _power(base: _Value, exponent: _Value) -> _Value:
-    if abs(exponent) > _HIGHEST_EXPONENT or (not base and exponent.real < 0):
+    if abs(exponent) > _MAX_EXPONENT or (not base and exponent.real < 0):
         raise OverflowError
     return base**exponent
 
@@ -210,6 +210,6 @@ def _root(value: _Value, degree: _Value) -> _Value:
 
 def _whole(value: _Value) -> int:
     whole = value.real
-    if value.imag or not -1 < whole <= _HIGHEST_FACTORIAL or whole % 1:
+    if value.imag or not -1 < whole <= _MAX_FACTORIAL or whole % 1:
         raise OverflowError
     return int(whole)

@@ -39,9 +39,9 @@ FUNCTIONS: Final = frozenset([
     "tanh", "ln", "log", "exp", "sqrt", "abs", "floor", "ceil",
 ])  # fmt: skip
 """Functions that are written by name."""
-_LONGEST: Final = 1000
-_MOST_DIGITS: Final = 200
-_DEEPEST: Final = 40
+_MAX_TEXT: Final = 1000
+_MAX_DIGITS: Final = 200
+_MAX_DEPTH: Final = 40
 _CONSTANTS: Final = {"π": "pi", "∞": "oo", "infty": "oo", "infinity": "oo", "inf": "oo", "Pi": "pi"}
 _SIGNS: Final = {
     "×": "*", "·": "*", "⋅": "*", "∗": "*", "÷": "/", "∕": "/", "⁄": "/", "−": "-", "–": "-", "√": "sqrt",
@@ -71,46 +71,46 @@ def parse(text: str) -> Expression | None:
 
 def _split(text: str) -> list[str]:
     """Return the tokens: numbers, names without backslashes, signs."""
-    if len(text) > _LONGEST:
+    if len(text) > _MAX_TEXT:
         raise _Unreadable
     for written, meant in {**_RAISED, **_HALVES}.items():
         text = text.replace(written, meant)
     tokens: list[str] = []
-    place = 0
+    position = 0
     text = text.rstrip()
-    while place < len(text):
-        found = _TOKEN.match(text, place)
-        if not found or len(found[0]) > _MOST_DIGITS:
+    while position < len(text):
+        match = _TOKEN.match(text, position)
+        if not match or len(match[0]) > _MAX_DIGITS:
             raise _Unreadable
-        tokens.extend(_names(found))
-        place = found.end()
+        tokens.extend(_names(match))
+        position = match.end()
     return tokens
 
 
-def _names(found: re.Match[str]) -> list[str]:
-    if command := found["command"]:
+def _names(match: re.Match[str]) -> list[str]:
+    if command := match["command"]:
         name = command[1:]
         name = _COMMANDS.get(name, name)
         return [_SIGNS.get(command) or _CONSTANTS.get(name) or name]
-    if sign := found["sign"]:
+    if sign := match["sign"]:
         return [_SIGNS.get(sign, sign)]
-    if word := found["word"]:
+    if word := match["word"]:
         word = word.replace("{", "").replace("}", "")
         base = word.partition("_")[0]
-        known = word in FUNCTIONS or word in {"pi", "binom", "oo"} or word in _CONSTANTS
-        if known or len(base) == 1:
+        is_known = word in FUNCTIONS or word in {"pi", "binom", "oo"} or word in _CONSTANTS
+        if is_known or len(base) == 1:
             return [_CONSTANTS.get(word, word)]
         if base in FUNCTIONS:
             return [base, "_", word.partition("_")[2]]
         return _letters(word)
-    return [found["number"]]
+    return [match["number"]]
 
 
 def _letters(word: str) -> list[str]:
     """Split a product of variables, functions and constants: `xy`, `xsin`, `rpi`. A longer word is not a product."""
     for name in sorted(FUNCTIONS | {"pi"}, key=len, reverse=True):
-        before, found, after = word.partition(name)
-        if found and len(before) <= 2 and len(after) <= 1:
+        before, separator, after = word.partition(name)
+        if separator and len(before) <= 2 and len(after) <= 1:
             return [*before, name, *after]
     if len(word) > 3 or "_" in word:
         raise _Unreadable
@@ -122,7 +122,7 @@ class _Parser:
 
     def __init__(self, tokens: list[str]) -> None:
         self._tokens = tokens
-        self._place = 0
+        self._position = 0
         self._depth = 0
         self._bars = 0
 
@@ -134,13 +134,13 @@ class _Parser:
 
     @property
     def _next(self) -> str | None:
-        return self._tokens[self._place] if self._place < len(self._tokens) else None
+        return self._tokens[self._position] if self._position < len(self._tokens) else None
 
     def _take(self) -> str:
         token = self._next
         if token is None:
             raise _Unreadable
-        self._place += 1
+        self._position += 1
         return token
 
     def _accept(self, *tokens: str) -> str | None:
@@ -152,7 +152,7 @@ class _Parser:
 
     def _sum(self) -> Expression:
         self._depth += 1
-        if self._depth > _DEEPEST:
+        if self._depth > _MAX_DEPTH:
             raise _Unreadable
         read = self._product()
         while sign := self._accept("+", "-"):
@@ -176,7 +176,9 @@ class _Parser:
         after = self._next or ""
         if whole and after == "frac":
             part = self._power()
-            mixed = isinstance(part, Apply) and all(isinstance(each, Number) for each in part.arguments)
+            mixed = isinstance(part, Apply) and all(
+                isinstance(argument, Number) for argument in part.arguments
+            )
             return Apply("+" if mixed else "*", (read, part))
         if whole and after[0].isdigit():
             part = self._number()
@@ -210,7 +212,7 @@ class _Parser:
         if self._accept("-"):
             return Apply("neg", (self._script(),))
         self._depth += 1
-        if self._depth > _DEEPEST:
+        if self._depth > _MAX_DEPTH:
             raise _Unreadable
         read = self._power()
         self._depth -= 1
@@ -281,7 +283,7 @@ class _Parser:
         if token == "{":
             return self._group("{", "}")
         if token[:1].isdigit() and len(token) > 1:
-            self._tokens[self._place : self._place + 1] = [token[0], token[1:]]
+            self._tokens[self._position : self._position + 1] = [token[0], token[1:]]
         return self._atom()
 
     def _operand(self, name: str) -> Expression:

@@ -26,7 +26,7 @@ from agentflow.trace import Failure, Reply, Task, Usage, digest
 
 _PROMPTS: Final = PromptFiles(Path(__file__).parent / "prompts")
 _MARK: Final = re.compile(r"<(?=/?(?:answer|question|references|evidence)\b)", re.IGNORECASE)
-_MOST: Final = 100_000
+_MAX_VERDICTS: Final = 100_000
 
 
 class Opinion(Struct, frozen=True):
@@ -46,7 +46,7 @@ def schema_of(**fields: str) -> dict[str, Any]:
     }
 
 
-_LONGEST: Final = 20_000
+_MAX_SHOWN: Final = 20_000
 """Number of characters of an answer shown to a judge; the middle of a longer one is omitted."""
 _SCHEMA: Final = schema_of(analysis="string", correct="boolean")
 
@@ -69,9 +69,7 @@ class Judge:
         evidence: bool = False,
         cache: str = "",
     ) -> None:
-        """Create a judge.
-
-        :param votes: number of opinions; the majority decides.
+        """:param votes: number of opinions; the majority decides.
         :param temperature: sampling temperature; by default 0 for one vote, and the model's own for several.
         :param rule: rule whose full marks are final; `None` asks the model every time.
         :param evidence: show the judge the task's `evidence`.
@@ -106,7 +104,7 @@ class Judge:
             return Scored(1.0, "a rule finds it right")
         if not prediction.strip():
             return Scored(0.0, "there is no answer")
-        asked = judge_messages(
+        messages = judge_messages(
             "judge_verdict",
             question=task.question,
             evidence=str(task.metadata.get("evidence") or "") if self._evidence else "",
@@ -114,30 +112,30 @@ class Judge:
             answer=_shortened(prediction),
         )
         version = _PROMPTS.versions["judge_verdict"]
-        about = [version, self._model.name, self._votes, self._temperature, asked]
-        return await self._verdicts.once(digest(about, 16), lambda: self._vote(asked))
+        about = [version, self._model.name, self._votes, self._temperature, messages]
+        return await self._verdicts.once(digest(about, 16), lambda: self._vote(messages))
 
-    async def _vote(self, asked: tuple[Message, ...]) -> Scored:
+    async def _vote(self, messages: tuple[Message, ...]) -> Scored:
         self.asked += 1
 
         async def vote(number: int) -> Reply[Opinion]:
             sampling = Sampling(temperature=self._temperature, seed=number if self._votes > 1 else None)
-            call = Call(role="judge", messages=asked, reply=Opinion, schema=_SCHEMA, sampling=sampling)
+            call = Call(role="judge", messages=messages, reply=Opinion, schema=_SCHEMA, sampling=sampling)
             return await ask_model(self._model, call)
 
         return _majority(await together([partial(vote, number) for number in range(self._votes)]))
 
 
 def _shortened(answer: str) -> str:
-    if len(answer) <= _LONGEST:
+    if len(answer) <= _MAX_SHOWN:
         return answer
-    left_out = len(answer) - _LONGEST
-    return f"{answer[: _LONGEST // 2]}\n[{left_out} characters left out]\n{answer[-_LONGEST // 2 :]}"
+    left_out = len(answer) - _MAX_SHOWN
+    return f"{answer[: _MAX_SHOWN // 2]}\n[{left_out} characters left out]\n{answer[-_MAX_SHOWN // 2 :]}"
 
 
 def judge_messages(name: str, **values: str) -> tuple[Message, ...]:
     """Return the messages of a prompt. Text to judge is escaped so that it can't close its delimiters."""
-    escaped = {each: _MARK.sub("‹", value.strip()) for each, value in values.items()}
+    escaped = {field: _MARK.sub("‹", value.strip()) for field, value in values.items()}
     return (
         Message("system", (TextPart(_PROMPTS.fill(name, "system")),)),
         Message("user", (TextPart(_PROMPTS.fill(name, "ask", **escaped)),)),
@@ -162,13 +160,11 @@ class Verdicts:
     """Verdicts by key, in memory and optionally in a file."""
 
     def __init__(self, path: Path | None = None) -> None:
-        """Open the cache.
-
-        :param path: JSONL file that keeps the verdicts; created if missing.
+        """:param path: JSONL file that keeps the verdicts; created if missing.
         :raises ConfigurationError: one line, if the file can't be used.
         """
         self._path = path
-        self._known: dict[str, Scored] = {}
+        self._verdict_by_key: dict[str, Scored] = {}
         self._asking: dict[str, anyio.Event] = {}
         self._writing = anyio.Lock()
         self.found = 0
@@ -180,10 +176,10 @@ class Verdicts:
         """Return the verdict of a key; compute it if it is missing. Failures are not cached."""
         while key in self._asking:
             await self._asking[key].wait()
-        if (known := self._known.get(key)) is not None:
+        if (verdict := self._verdict_by_key.get(key)) is not None:
             self.found += 1
-            return known
-        asked = self._asking[key] = anyio.Event()
+            return verdict
+        answered = self._asking[key] = anyio.Event()
         try:
             scored = await ask()
             if scored.failure is None:
@@ -191,13 +187,13 @@ class Verdicts:
             return scored
         finally:
             del self._asking[key]
-            asked.set()
+            answered.set()
 
     async def _keep(self, key: str, scored: Scored) -> None:
         # A cached verdict costs nothing.
-        self._known[key] = Scored(scored.score, scored.reason)
-        if len(self._known) > _MOST:
-            del self._known[next(iter(self._known))]
+        self._verdict_by_key[key] = Scored(scored.score, scored.reason)
+        if len(self._verdict_by_key) > _MAX_VERDICTS:
+            del self._verdict_by_key[next(iter(self._verdict_by_key))]
         if self._path is None:
             return
         line = json.dumps({"key": key, "score": scored.score, "reason": scored.reason}, ensure_ascii=False)
@@ -216,7 +212,7 @@ class Verdicts:
             # The last line of a killed process may be broken: that case is judged again.
             with suppress(ValueError, KeyError, TypeError):
                 kept: Any = decode_json(line)
-                self._known[str(kept["key"])] = Scored(float(kept["score"]), str(kept["reason"]))
+                self._verdict_by_key[str(kept["key"])] = Scored(float(kept["score"]), str(kept["reason"]))
 
 
 def _append(path: Path, line: str) -> None:

@@ -27,7 +27,7 @@ _CPU_SECONDS: Final = 2.0
 _ADDRESS_SPACE: Final = 4 << 30
 _PATIENCE: Final = 120.0
 """Seconds without a reply after which the helper is replaced: a backstop, far above the limit of CPU time."""
-_MOST_STARTS: Final = 3
+_MAX_STARTS: Final = 3
 _EQUAL, _DIFFERENT = 10, 11
 _MATHEMATICS: Final = re.compile(r"\$|\\\(|\\\[|\\boxed")
 _NUMBER: Final = re.compile(r"\s*[-+]?\s*[$€£]?[\d.,\s]+[%$€£]?\s*")
@@ -90,7 +90,7 @@ class _Helper:
         return reply
 
     def _start(self) -> subprocess.Popen[bytes] | None:
-        if self._starts >= _MOST_STARTS:
+        if self._starts >= _MAX_STARTS:
             return None
         self._starts += 1
         command = [sys.executable, "-P", "-X", "utf8", __file__]
@@ -141,8 +141,8 @@ def _judge(compare: Callable[[str, str], bool], line: bytes) -> int:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     signal.setitimer(signal.ITIMER_PROF, _CPU_SECONDS)
     try:
-        asked = json.loads(line)
-        equal = any(compare(asked["prediction"], reference) for reference in asked["references"])
+        request = json.loads(line)
+        equal = any(compare(request["prediction"], reference) for reference in request["references"])
     except Exception:  # boundary: libraries fail in many ways on the text of a model
         return 1
     return _EQUAL if equal else _DIFFERENT

@@ -12,8 +12,8 @@ from agentflow.scoring._expressions import FUNCTIONS, Apply, Expression, Number,
 from agentflow.scoring._math_verify import equal_by_math_verify, has_math_verify
 from agentflow.text import without_reasoning
 
-_LONGEST: Final = 1000
-_LONGEST_PROSE: Final = 4000
+_MAX_ANSWER: Final = 1000
+_MAX_PROSE: Final = 4000
 """Number of characters of a prediction that math-verify reads, from its end."""
 _SPACES: Final = re.compile(
     r"(?<!\\)\\[,;:!> ]|\\q?quad\b|~|\\displaystyle\b|\\left(?![a-z])|\\right(?![a-z])|\\big[lr]?\b"
@@ -53,7 +53,7 @@ _DIGITS_APART: Final = re.compile(r"\d+(?:\s+\d+)+")
 _THOUSANDS: Final = re.compile(r"\d{1,3}(?:\s\d{3})+")
 _MEMBER: Final = re.compile(r"^\s*[A-Za-z]\s*(?:\\in\b|∈)\s*")
 _ENUMERATION: Final = re.compile(r"\s(?:or|and)\s|[,;]\s")
-_MOST: Final = 40
+_MAX_ELEMENTS: Final = 40
 _ROUNDING: Final = 1e-5
 _SCIENTIFIC: Final = re.compile(r"(-?)(\d+(?:\.\d+)?|\.\d+)[eE]([+-]?\d{1,3})")
 _VERB: Final = re.compile(r"\b(?:is|are|equals)\b:? +(?=\S)")
@@ -94,13 +94,13 @@ def judge_math(
     """Compare a prediction with references. If it marks its answer, only that counts. See `math_match`."""
     prediction = without_reasoning(prediction)
     answers = _answers(prediction)
-    right = [_answers(each)[0] for each in references]
-    if any(same_answer(one, other, tolerance=tolerance) for one in answers for other in right):
+    right = [_answers(reference)[0] for reference in references]
+    if any(same_answer(answer, other, tolerance=tolerance) for answer in answers for other in right):
         return MathVerdict(equal=True, by=_BUILT_IN)
     if math_verify and has_math_verify():
         named = named_answer(prediction)
-        whole = prediction[-_LONGEST_PROSE:] if named is None else named
-        left = [each for each in references if not _excluded(answers, each)]
+        whole = prediction[-_MAX_PROSE:] if named is None else named
+        left = [reference for reference in references if not _excluded(answers, reference)]
         verdict = equal_by_math_verify(whole, left) if left else None
         if verdict is not None:
             return MathVerdict(verdict, _MATH_VERIFY)
@@ -112,7 +112,7 @@ def _answers(text: str) -> list[str]:
     if (marked := marked_answer(text)) is not None:
         return [marked]
     extracted = extract_answer(text)
-    verbs = [found.end() for found in _VERB.finditer(extracted)]
+    verbs = [match.end() for match in _VERB.finditer(extracted)]
     return list(dict.fromkeys([text, extracted, extracted[verbs[-1] if verbs else 0 :]]))
 
 
@@ -123,19 +123,21 @@ def _excluded(answers: Sequence[str], reference: str) -> bool:
         return True
     comparing = _Comparing(_ROUNDING)
     return any(
-        comparing.refutes(_clean(each), _clean(right)) for each in answers[:2] if len(each) <= _LONGEST
+        comparing.refutes(_clean(answer), _clean(right))
+        for answer in answers[:2]
+        if len(answer) <= _MAX_ANSWER
     )
 
 
-def same_answer(one: str, other: str, *, tolerance: float = 0.0) -> bool:
+def same_answer(answer: str, other: str, *, tolerance: float = 0.0) -> bool:
     """Return whether two answers are equivalent.
 
     >>> same_answer("1/2", "0.5")
     True
     """
-    if max(len(one), len(other)) > _LONGEST:
-        return one.strip() == other.strip()
-    left, right = _clean(one), _clean(other)
+    if max(len(answer), len(other)) > _MAX_ANSWER:
+        return answer.strip() == other.strip()
+    left, right = _clean(answer), _clean(other)
     if not left or not right:
         return False
     if _same_text(left, right):
@@ -158,11 +160,11 @@ def _squeezed(text: str) -> str:
     return re.sub(r"\s+", "", text).casefold()
 
 
-def _same_text(one: str, other: str) -> bool:
+def _same_text(text: str, other: str) -> bool:
     """Return whether they differ only in case and spaces, but not in spaces between digits."""
-    if _squeezed(one) != _squeezed(other):
+    if _squeezed(text) != _squeezed(other):
         return False
-    return bool(_APART.search(one)) == bool(_APART.search(other))
+    return bool(_APART.search(text)) == bool(_APART.search(other))
 
 
 class _Comparing:
@@ -171,87 +173,87 @@ class _Comparing:
     def __init__(self, tolerance: float) -> None:
         self._tolerance = tolerance
 
-    def same(self, one: str, other: str) -> bool:
+    def same(self, answer: str, other: str) -> bool:
         """Compare in the first applicable way."""
-        one, other = _unnamed(one, other)
-        one, other = _as_intervals(one, other)
+        answer, other = _unnamed(answer, other)
+        answer, other = _as_intervals(answer, other)
         for compare in (self._based, self._words, self._matrices, self._unions, self._lists, self._relations):
-            verdict = compare(one, other)
+            verdict = compare(answer, other)
             if verdict is not None:
                 return verdict
-        return self._percentages(one, other) or self._expressions(one, other)
+        return self._percentages(answer, other) or self._expressions(answer, other)
 
-    def refutes(self, one: str, other: str) -> bool:
+    def refutes(self, answer: str, other: str) -> bool:
         """Return whether they certainly differ: words, digits with a base, tuples and enumerations of numbers.
 
         Several numbers are not one of them: otherwise `4 or 5` would be right for both.
         """
-        one, other = _unnamed(one, other)
+        answer, other = _unnamed(answer, other)
         for compare in (self._based, self._words):
-            verdict = compare(one, other)
+            verdict = compare(answer, other)
             if verdict is not None:
                 return not verdict
-        if any(_DIGITS_APART.fullmatch(each) and not _THOUSANDS.fullmatch(each) for each in (one, other)):
+        if any(_DIGITS_APART.fullmatch(text) and not _THOUSANDS.fullmatch(text) for text in (answer, other)):
             return True
-        both = [_bracketed(each) for each in (one, other)]
+        both = [_bracketed(brackets) for brackets in (answer, other)]
         mine, theirs = (_elements(inner) for _, inner in both)
-        if max(len(mine), len(theirs)) == 1 or not {each for each, _ in both} <= {"", "()"}:
+        if max(len(mine), len(theirs)) == 1 or not {brackets for brackets, _ in both} <= {"", "()"}:
             return False
-        if len(mine) != len(theirs) and not any(map(_ENUMERATION.search, (one, other))):
+        if len(mine) != len(theirs) and not any(map(_ENUMERATION.search, (answer, other))):
             return False
-        return all(map(_is_number, (*mine, *theirs))) and self._lists(one, other) is False
+        return all(map(_is_number, (*mine, *theirs))) and self._lists(answer, other) is False
 
-    def _expressions(self, one: str, other: str) -> bool:
+    def _expressions(self, answer: str, other: str) -> bool:
         """Compare values; `2e3` is read as `2·10³`, too."""
-        readings = [[each, *_scientific(each)] for each in (one, other)]
+        readings = [[text, *_scientific(text)] for text in (answer, other)]
         return any(self._values(mine, theirs) for mine in readings[0] for theirs in readings[1])
 
-    def _values(self, one: str, other: str) -> bool:
-        left, right = _parsed(one), _parsed(other)
+    def _values(self, answer: str, other: str) -> bool:
+        left, right = _parsed(answer), _parsed(other)
         if left is None or right is None:
-            return _same_text(one, other)
-        infinite = [_infinity(each) for each in (left, right)]
+            return _same_text(answer, other)
+        infinite = [_infinity(value) for value in (left, right)]
         if any(infinite):
             return infinite[0] == infinite[1]
         return same_expression(left, right, tolerance=self._tolerance)
 
-    def _percentages(self, one: str, other: str) -> bool:
+    def _percentages(self, answer: str, other: str) -> bool:
         """Compare percentages: 50 % equals 0.5, and 50 if a percentage was asked for."""
-        bare = [re.sub(r"\s*\\?%$", "", each) for each in (one, other)]
-        if bare == [one, other]:
+        bare = [re.sub(r"\s*\\?%$", "", text) for text in (answer, other)]
+        if bare == [answer, other]:
             return False
         if self._expressions(*bare):
             return True
         shares = [
-            f"({plain})/100" if plain != each else each
-            for plain, each in zip(bare, (one, other), strict=True)
+            f"({plain})/100" if plain != text else text
+            for plain, text in zip(bare, (answer, other), strict=True)
         ]
         return self._expressions(*shares)
 
-    def _based(self, one: str, other: str) -> bool | None:
+    def _based(self, answer: str, other: str) -> bool | None:
         """Compare digits with a base: the base may be missing, but not wrong."""
-        left, right = (_BASED.fullmatch(_squeezed(each)) for each in (one, other))
+        left, right = (_BASED.fullmatch(_squeezed(text)) for text in (answer, other))
         if left and right:
             return left.groups() == right.groups() if left[1][0].isdigit() and right[1][0].isdigit() else None
-        based, plain = (left, other) if left else (right, one)
+        based, plain = (left, other) if left else (right, answer)
         return based[1] == _squeezed(plain) if based and based[1][0].isdigit() else None
 
-    def _words(self, one: str, other: str) -> bool | None:
+    def _words(self, answer: str, other: str) -> bool | None:
         """Compare words, which are not products of variables."""
-        if any(map(_is_word, (one, other))):
-            return _squeezed(one) == _squeezed(other)
+        if any(map(_is_word, (answer, other))):
+            return _squeezed(answer) == _squeezed(other)
         return None
 
-    def _matrices(self, one: str, other: str) -> bool | None:
-        found = [_MATRIX.fullmatch(each.strip()) for each in (one, other)]
-        if not any(found):
+    def _matrices(self, answer: str, other: str) -> bool | None:
+        matches = [_MATRIX.fullmatch(text.strip()) for text in (answer, other)]
+        if not any(matches):
             return None
-        if found[0] is None or found[1] is None:
+        if matches[0] is None or matches[1] is None:
             return False
         left, right = (
-            [row.split("&") for row in re.split(r"\\\\", each[2].strip().removesuffix("\\\\"))]
-            for each in found
-            if each
+            [row.split("&") for row in re.split(r"\\\\", match[2].strip().removesuffix("\\\\"))]
+            for match in matches
+            if match
         )
         return [len(row) for row in left] == [len(row) for row in right] and all(
             self.same(mine.strip(), theirs.strip())
@@ -259,15 +261,15 @@ class _Comparing:
             for mine, theirs in zip(row, another, strict=True)
         )
 
-    def _unions(self, one: str, other: str) -> bool | None:
-        parts = [re.split(r"\\cup\b|∪", each) for each in (one, other)]
+    def _unions(self, answer: str, other: str) -> bool | None:
+        parts = [re.split(r"\\cup\b|∪", text) for text in (answer, other)]
         if max(map(len, parts)) == 1:
             return None
-        return self._unordered([each.strip() for each in parts[0]], [each.strip() for each in parts[1]])
+        return self._unordered([part.strip() for part in parts[0]], [part.strip() for part in parts[1]])
 
-    def _lists(self, one: str, other: str) -> bool | None:
+    def _lists(self, answer: str, other: str) -> bool | None:
         """Compare tuples and intervals in order, with their brackets; sets and enumerations in any order."""
-        left, right = _bracketed(one), _bracketed(other)
+        left, right = _bracketed(answer), _bracketed(other)
         mine, theirs = _elements(left[1]), _elements(right[1])
         if max(len(mine), len(theirs)) == 1 and "⦃⦄" not in {left[0], right[0]}:
             return None
@@ -276,25 +278,25 @@ class _Comparing:
         return left[0] == right[0] and len(mine) == len(theirs) and all(map(self.same, mine, theirs))
 
     def _unordered(self, mine: list[str], theirs: list[str]) -> bool:
-        if len(mine) != len(theirs) or len(mine) > _MOST:
+        if len(mine) != len(theirs) or len(mine) > _MAX_ELEMENTS:
             return sorted(mine) == sorted(theirs)
         left = list(theirs)
-        for each in mine:
-            match = next((place for place, other in enumerate(left) if self.same(each, other)), None)
+        for element in mine:
+            match = next((index for index, other in enumerate(left) if self.same(element, other)), None)
             if match is None:
                 return False
             del left[match]
         return not left
 
-    def _relations(self, one: str, other: str) -> bool | None:
+    def _relations(self, answer: str, other: str) -> bool | None:
         """Compare equations and inequalities: the same sides, possibly swapped, or the same up to a factor."""
-        left, right = _relation(one), _relation(other)
+        left, right = _relation(answer), _relation(other)
         if left is None and right is None:
             return None
         if left is None or right is None or len(left) != len(right):
             return False
-        turned = [_TURNED.get(each, each) for each in reversed(right)]
-        if any(self._chain(left, each) for each in (right, turned)):
+        turned = [_TURNED.get(chain, chain) for chain in reversed(right)]
+        if any(self._chain(left, sign) for sign in (right, turned)):
             return True
         return left[1] == right[1] == "=" and len(left) == 3 and self._proportional(left, right)
 
@@ -303,12 +305,12 @@ class _Comparing:
 
     def _proportional(self, left: list[str], right: list[str]) -> bool:
         """Return whether the differences of the sides are proportional."""
-        sides = [_parsed(each) for each in (left[0], left[2], right[0], right[2])]
-        if any(each is None for each in sides):
+        sides = [_parsed(side) for side in (left[0], left[2], right[0], right[2])]
+        if any(side is None for side in sides):
             return False
-        one, two, three, four = (each for each in sides if each is not None)
-        mine, theirs = Apply("-", (one, two)), Apply("-", (three, four))
-        if any(same_expression(each, Number(Fraction(0))) for each in (mine, theirs)):
+        a, b, c, d = (side for side in sides if side is not None)
+        mine, theirs = Apply("-", (a, b)), Apply("-", (c, d))
+        if any(same_expression(difference, Number(Fraction(0))) for difference in (mine, theirs)):
             return False
         # Two functions are proportional if f(x) g(y) = f(y) g(x) for all x and y.
         return same_expression(Apply("*", (mine, _elsewhere(theirs))), Apply("*", (_elsewhere(mine), theirs)))
@@ -340,40 +342,41 @@ def _infinity(expression: Expression) -> int:
             return 0
 
 
-def _unnamed(one: str, other: str) -> tuple[str, str]:
+def _unnamed(answer: str, other: str) -> tuple[str, str]:
     """Remove `x =`, if the other answer has the same or none."""
-    found = [_NAMED.match(each) for each in (one, other)]
-    names = {_squeezed(each[0]) for each in found if each}
+    matches = [_NAMED.match(match) for match in (answer, other)]
+    names = {_squeezed(match[0]) for match in matches if match}
     plain = any(
-        each is None and not _RELATION.search(text) for each, text in zip(found, (one, other), strict=True)
+        match is None and not _RELATION.search(text)
+        for match, text in zip(matches, (answer, other), strict=True)
     )
-    if len(names) != 1 or not (all(found) or plain):
-        return one, other
+    if len(names) != 1 or not (all(matches) or plain):
+        return answer, other
     left, right = (
-        text[each.end() :] if each else text for each, text in zip(found, (one, other), strict=True)
+        text[match.end() :] if match else text for match, text in zip(matches, (answer, other), strict=True)
     )
     return left, right
 
 
 def _scientific(text: str) -> list[str]:
     """Return the reading of `2e3` as a power of ten."""
-    found = _SCIENTIFIC.fullmatch(_squeezed(text))
-    return [f"{found[1]}{found[2]}*10^{{{int(found[3])}}}"] if found else []
+    match = _SCIENTIFIC.fullmatch(_squeezed(text))
+    return [f"{match[1]}{match[2]}*10^{{{int(match[3])}}}"] if match else []
 
 
 def _is_number(text: str) -> bool:
     return parse(text) is not None and not re.search(r"[A-Za-z]", text)
 
 
-def _as_intervals(one: str, other: str) -> tuple[str, str]:
+def _as_intervals(answer: str, other: str) -> tuple[str, str]:
     """Write an inequality of one variable as an interval, if the other answer is one."""
-    plain = [_MEMBER.sub("", each) for each in (one, other)]
-    kinds = [_bracketed(each)[0] for each in plain]
+    plain = [_MEMBER.sub("", text) for text in (answer, other)]
+    kinds = [_bracketed(text)[0] for text in plain]
     if kinds[0] in _INTERVALS and not kinds[1]:
         return plain[0], _interval(other)
     if kinds[1] in _INTERVALS and not kinds[0]:
-        return _interval(one), plain[1]
-    return one, other
+        return _interval(answer), plain[1]
+    return answer, other
 
 
 def _interval(text: str) -> str:
@@ -406,9 +409,9 @@ def _bracketed(text: str) -> tuple[str, str]:
     text = text.strip()
     if len(text) < 2 or text[0] not in _OPENING or text[-1] not in _CLOSING:
         return "", text
-    for place, depth in _depths(text):
+    for index, depth in _depths(text):
         if depth == 0:
-            whole = place == len(text) - 1
+            whole = index == len(text) - 1
             return (text[0] + text[-1], text[1:-1]) if whole else ("", text)
     return "", text
 
@@ -416,10 +419,10 @@ def _bracketed(text: str) -> tuple[str, str]:
 def _elements(text: str) -> list[str]:
     """Split at commas outside brackets; a plus-minus gives two parts."""
     depths = {0: 0} | dict(_depths(text))
-    cuts = [each for each in _SEPARATOR.finditer(text) if depths[each.start()] == 0]
-    starts, ends = [0, *(each.end() for each in cuts)], [*(each.start() for each in cuts), len(text)]
-    found = [text[start:end].strip() for start, end in zip(starts, ends, strict=True)]
-    return [signed for each in found if each for signed in _signs(each)]
+    cuts = [match for match in _SEPARATOR.finditer(text) if depths[match.start()] == 0]
+    starts, ends = [0, *(cut.end() for cut in cuts)], [*(cut.start() for cut in cuts), len(text)]
+    elements = [text[start:end].strip() for start, end in zip(starts, ends, strict=True)]
+    return [signed for element in elements if element for signed in _signs(element)]
 
 
 def _signs(text: str) -> Iterator[str]:
@@ -433,9 +436,9 @@ def _signs(text: str) -> Iterator[str]:
 def _depths(text: str) -> Iterator[tuple[int, int]]:
     """Return the bracket depth after each character."""
     depth = 0
-    for place, character in enumerate(text):
+    for index, character in enumerate(text):
         depth += (character in _OPENING) - (character in _CLOSING)
-        yield place, depth
+        yield index, depth
 
 
 def _relation(text: str) -> list[str] | None:

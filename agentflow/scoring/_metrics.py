@@ -53,12 +53,12 @@ def game24(
     :param numbers: the numbers to use.
     :param target: the value to reach.
     """
-    wanted = sorted(map(Fraction, numbers)) or _given(references)
+    wanted = sorted(map(Fraction, numbers)) or _reference_numbers(references)
     pieces = _pieces(extract_answer(prediction))
     return float(bool(wanted) and bool(pieces) and all(_solves(piece, wanted, target) for piece in pieces))
 
 
-def _given(references: Sequence[str]) -> list[Fraction]:
+def _reference_numbers(references: Sequence[str]) -> list[Fraction]:
     first = _RESULT.sub("", _pieces(references[0])[0]) if references and _pieces(references[0]) else ""
     solution = parse(first)
     if solution is not None and _numbers_of(solution) and not _BESIDE.search(first):
@@ -105,10 +105,10 @@ def _value(expression: Expression) -> Fraction:
     match expression:
         case Number(value):
             return value
-        case Apply("neg", (one,)):
-            return -_value(one)
-        case Apply("+" | "-" | "*" | "/" as sign, (one, other)):
-            left, right = _value(one), _value(other)
+        case Apply("neg", (first_argument,)):
+            return -_value(first_argument)
+        case Apply("+" | "-" | "*" | "/" as sign, (first_argument, second_argument)):
+            left, right = _value(first_argument), _value(second_argument)
             return {"+": left.__add__, "-": left.__sub__, "*": left.__mul__, "/": left.__truediv__}[sign](
                 right
             )
@@ -186,7 +186,7 @@ def needs_judge(name: str, options: Mapping[str, Any] | None = None) -> bool:
     False
     """
     return name in _JUDGES or (
-        name == BY_SOURCE and any(each in _JUDGES for each in (options or {}).values())
+        name == BY_SOURCE and any(metric in _JUDGES for metric in (options or {}).values())
     )
 
 
@@ -206,29 +206,31 @@ def make_metric(
     :param embed: returns vectors of texts, for `similarity`.
     :raises ConfigurationError: one line, if the metric or option is unknown, or something it needs is missing.
     """
-    given = dict(options or {})
+    metric_options = dict(options or {})
     if name == BY_SOURCE:
-        return SourceMetric(given, judge)
+        return SourceMetric(metric_options, judge)
     if name == VERIFIER:
-        _refuse_unknown(name, given, ())
+        _refuse_unknown(name, metric_options, ())
         return VerifierMetric()
     if name in _JUDGES:
         if judge is None:
             raise ConfigurationError(f"metric {name}: a model judges; name one as the evaluator's model")
-        typed = _typed(name, _judge_options, given)
+        typed = _typed(name, _judge_options, metric_options)
         first = str(typed.pop("rule", "exact_match"))
         return _JUDGES[name](judge, rule=_rule(first) if first else None, **typed)
     if name == "similarity" and embed is not None:
-        _refuse_unknown(name, given, ())
+        _refuse_unknown(name, metric_options, ())
         return SimilarityMetric(embed)
     if ":" in name or name in _DOCUMENTS:
-        _refuse_unknown(name, given, ())
+        _refuse_unknown(name, metric_options, ())
         return (
-            OwnMetric(name, _own(name)) if ":" in name else DocumentMetric(name, judge, f1=_DOCUMENTS[name])
+            OwnMetric(name, _custom_metric(name))
+            if ":" in name
+            else DocumentMetric(name, judge, f1=_DOCUMENTS[name])
         )
     rule = _rule(name)
     metric = MathMetric if rule is math_match else RuleMetric
-    return metric(name, rule, _typed(name, rule, given))
+    return metric(name, rule, _typed(name, rule, metric_options))
 
 
 def score(metric: str, prediction: str, references: str | Sequence[str], **options: object) -> float:
@@ -273,29 +275,29 @@ def _judge_options(
 
 
 def _typed(name: str, rule: Rule, options: Mapping[str, object]) -> dict[str, Any]:
-    known = list(rule.__kwdefaults__ or {})
-    _refuse_unknown(name, options, known)
+    known_options = list(rule.__kwdefaults__ or {})
+    _refuse_unknown(name, options, known_options)
     try:
         return typed_options(rule, options)
     except ValueError as error:
         raise ConfigurationError(f"metric {name}: {error}") from None
 
 
-def _refuse_unknown(name: str, options: Mapping[str, object], known: Sequence[str]) -> None:
+def _refuse_unknown(name: str, options: Mapping[str, object], known_options: Sequence[str]) -> None:
     for option in options:
-        if option not in known:
-            offered = f"it has {', '.join(known)}" if known else "it has none"
+        if option not in known_options:
+            offered = f"it has {', '.join(known_options)}" if known_options else "it has none"
             raise ConfigurationError(f"metric {name}: there is no option {option}; {offered}")
 
 
-def _own(name: str) -> Callable[..., object]:
+def _custom_metric(name: str) -> Callable[..., object]:
     try:
-        found = import_object(name)
+        metric = import_object(name)
     except ConfigurationError as error:
         raise ConfigurationError(f"metric {error}") from None
-    if not callable(found):
+    if not callable(metric):
         raise ConfigurationError(f"metric {name}: not a function; write module:function or file.py:function")
-    return found
+    return metric
 
 
 def typed_options(rule: Rule, options: Mapping[str, object]) -> dict[str, Any]:
@@ -316,7 +318,11 @@ def typed_options(rule: Rule, options: Mapping[str, object]) -> dict[str, Any]:
 def _adapters(rule: Rule) -> dict[str, TypeAdapter[Any]]:
     hints = get_type_hints(rule)
     parameters = inspect.signature(rule).parameters.values()
-    return {each.name: TypeAdapter(hints[each.name]) for each in parameters if each.kind is each.KEYWORD_ONLY}
+    return {
+        parameter.name: TypeAdapter(hints[parameter.name])
+        for parameter in parameters
+        if parameter.kind is parameter.KEYWORD_ONLY
+    }
 
 
 class RuleMetric:
@@ -348,9 +354,9 @@ class RuleMetric:
         return Scored(self._rule(answer, references, **options))
 
     def _of_task(self, task: Task) -> dict[str, Any]:
-        known = {"question": task.question, **task.metadata}
-        given = {name: known[name] for name in _adapters(self._rule) if known.get(name) is not None}
-        return typed_options(self._rule, given) | dict(self._options)
+        available = {"question": task.question, **task.metadata}
+        fields = {name: available[name] for name in _adapters(self._rule) if available.get(name) is not None}
+        return typed_options(self._rule, fields) | dict(self._options)
 
 
 class MathMetric(RuleMetric):
@@ -379,7 +385,7 @@ class SimilarityMetric:
             predicted, *right = await self._embed([answer, *task.references])
         except ModelFailure as failure:
             return Scored(0.0, failure=Failure(failure.kind, str(failure)))
-        return Scored(max(0.0, *(_cosine(predicted, each) for each in right)))
+        return Scored(max(0.0, *(_cosine(predicted, reference) for reference in right)))
 
 
 class SourceMetric:
@@ -389,9 +395,7 @@ class SourceMetric:
     """Its name."""
 
     def __init__(self, chosen: Mapping[str, Any], judge: Model | None) -> None:
-        """Create the metrics.
-
-        :param chosen: metric by source; `default` is that of other sources.
+        """:param chosen: metric by source; `default` is that of other sources.
         :raises ConfigurationError: one line, if a metric is unknown or needs a missing judge.
         """
         # The temperature of judges comes along with the sources.
@@ -455,9 +459,9 @@ class DocumentMetric:
     async def _extract(self, prediction: str, task: Task) -> Reply[Extract]:
         if self._model is None or marked_answer(prediction) is not None:
             return Reply(value=Extract(short_answer(prediction)))
-        asked = judge_messages("judge_extraction", question=task.question, answer=prediction)
+        messages = judge_messages("judge_extraction", question=task.question, answer=prediction)
         sampling = Sampling(temperature=0.0)
-        call = Call(role="judge", messages=asked, reply=Extract, schema=_EXTRACTED, sampling=sampling)
+        call = Call(role="judge", messages=messages, reply=Extract, schema=_EXTRACTED, sampling=sampling)
         return await ask_model(self._model, call)
 
 
@@ -490,6 +494,6 @@ def _unjudged(why: str) -> Scored:
     return Scored(0.0, failure=Failure(ErrorKind.BAD_ARGUMENTS, " ".join(why.split())))
 
 
-def _cosine(one: Sequence[float], other: Sequence[float]) -> float:
-    lengths = sqrt(sum(each * each for each in one)) * sqrt(sum(each * each for each in other))
-    return sum(left * right for left, right in zip(one, other, strict=True)) / lengths if lengths else 0.0
+def _cosine(vector: Sequence[float], other: Sequence[float]) -> float:
+    lengths = sqrt(sum(number * number for number in vector)) * sqrt(sum(number * number for number in other))
+    return sum(left * right for left, right in zip(vector, other, strict=True)) / lengths if lengths else 0.0

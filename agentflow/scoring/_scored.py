@@ -81,10 +81,7 @@ class ScoreGuard:
     """
 
     def __init__(self, metric: str) -> None:
-        """Expect scores.
-
-        :param metric: name of the metric.
-        """
+        """:param metric: name of the metric."""
         self.works = False
         """An answer of this run was scored."""
         self._metric = metric
@@ -101,10 +98,10 @@ class ScoreGuard:
             self.works = True
         if self.works or scored.failure is None:
             return ""
-        said = scored.failure.message.removeprefix(f"{self._metric}: ")
+        message = scored.failure.message.removeprefix(f"{self._metric}: ")
         self._failures += 1
-        self._kinds.add(_DETAIL.sub("", said))
-        problem = f"{self._metric} can't score the answer to {task}: {said}"
+        self._kinds.add(_DETAIL.sub("", message))
+        problem = f"{self._metric} can't score the answer to {task}: {message}"
         if self._failures >= _FAILURES and len(self._kinds) == 1:
             every = f"{problem}; it has failed on all {self._failures} answers so far"
             raise RunStopped(
@@ -150,16 +147,16 @@ def summarise(scores: Sequence[Scored | None], *, seed: int = 0) -> ScoreSummary
     :param scores: one for each task; `None` for a failed task.
     :param seed: seed of the interval's resampling.
     """
-    judged = [each for each in scores if each is None or each.failure is None]
-    values = [(0.0, 1.0) if each is None else (each.score, each.weight) for each in judged]
+    judged = [score for score in scores if score is None or score.failure is None]
+    values = [(0.0, 1.0) if scored is None else (scored.score, scored.weight) for scored in judged]
     return ScoreSummary(
         tasks=len(scores),
-        failed=sum(1 for each in scores if each is None),
+        failed=sum(1 for score in scores if score is None),
         unjudged=len(scores) - len(judged),
-        perfect=sum(1 for each in judged if each is not None and each.score >= _PERFECT),
+        perfect=sum(1 for scored in judged if scored is not None and scored.score >= _PERFECT),
         mean=_mean(values),
         interval=_interval(values, seed),
-        usage=sum((each.usage for each in scores if each is not None), Usage()),
+        usage=sum((score.usage for score in scores if score is not None), Usage()),
     )
 
 
@@ -210,14 +207,14 @@ def majority(answers: Sequence[str | None], *, same: Callable[[str, str], bool] 
     """
     alike = same or _equal
     groups: list[list[int]] = []
-    for place, answer in enumerate(answers):
+    for index, answer in enumerate(answers):
         if not answer or not answer.strip():
             continue
-        group = next((each for each in groups if alike(answers[each[0]] or "", answer)), None)
+        group = next((group for group in groups if alike(answers[group[0]] or "", answer)), None)
         if group is None:
-            groups.append([place])
+            groups.append([index])
         else:
-            group.append(place)
+            group.append(index)
     # A tie goes to the first sample, so that only the order of samples decides.
     return max(groups, key=len)[0] if groups else None
 
@@ -228,17 +225,17 @@ def best_of(marks: Sequence[float | None]) -> int | None:
     >>> best_of([0.2, None, 0.9])
     2
     """
-    marked = [(mark, -place) for place, mark in enumerate(marks) if mark is not None]
+    marked = [(mark, -index) for index, mark in enumerate(marks) if mark is not None]
     return -max(marked)[1] if marked else None
 
 
-def _equal(one: str, other: str) -> bool:
-    return normalise_squad(one) == normalise_squad(other)
+def _equal(text: str, other: str) -> bool:
+    return normalise_squad(text) == normalise_squad(other)
 
 
 def _mean(values: Sequence[tuple[float, float]]) -> float:
-    weight = sum(each for _, each in values)
-    return sum(value * each for value, each in values) / weight if weight else 0.0
+    weight = sum(share for _, share in values)
+    return sum(value * share for value, share in values) / weight if weight else 0.0
 
 
 def _interval(values: Sequence[tuple[float, float]], seed: int, level: float = 0.95) -> Interval:

@@ -27,7 +27,7 @@ _UNANSWERABLE: Final = re.compile(
     r"\b(?:not answerable|unanswerable|(?:can ?not|can't|could not) be (?:answered|determined)|fail to answer)\b",
     re.IGNORECASE,
 )
-_MOST: Final = 64
+_MAX_QUANTITIES: Final = 64
 """Number of quantities that are read from one text."""
 _PUNCTUATION: Final = str.maketrans("", "", string.punctuation)
 
@@ -142,10 +142,12 @@ def numeric_match(
     :param question: the question. If it asks for a percentage, a plain number counts as one.
     """
     percent = bool(re.search(r"%|percent", question, re.IGNORECASE))
-    given = quantities(question, limit=_MOST)
-    predicted = quantities(_result(prediction), limit=_MOST)
-    expected = (quantities(reference, limit=_MOST) for reference in references)
-    return float(any(_matches(predicted, each, given, tolerance, percent=percent) for each in expected))
+    in_question = quantities(question, limit=_MAX_QUANTITIES)
+    predicted = quantities(_result(prediction), limit=_MAX_QUANTITIES)
+    expected = (quantities(reference, limit=_MAX_QUANTITIES) for reference in references)
+    return float(
+        any(_matches(predicted, wanted, in_question, tolerance, percent=percent) for wanted in expected)
+    )
 
 
 def _result(text: str) -> str:
@@ -157,7 +159,7 @@ def _result(text: str) -> str:
 def _matches(
     predicted: list[Quantity],
     expected: list[Quantity],
-    given: list[Quantity],
+    question_quantities: list[Quantity],
     tolerance: float,
     *,
     percent: bool,
@@ -173,18 +175,18 @@ def _matches(
             for done in matched
             if done < len(expected) and _counts_as(quantity, expected[done], tolerance, percent=percent)
         }
-        matched = further | (matched if _ignorable(quantity, expected, given) else set[int]())
+        matched = further | (matched if _ignorable(quantity, expected, question_quantities) else set[int]())
         if not matched:
             return False
     return len(expected) in matched
 
 
-def _ignorable(quantity: Quantity, expected: list[Quantity], given: list[Quantity]) -> bool:
-    if any(quantity.value == each.value for each in given):
+def _ignorable(quantity: Quantity, expected: list[Quantity], question_quantities: list[Quantity]) -> bool:
+    if any(quantity.value == other.value for other in question_quantities):
         return True
-    if quantity.may_be_year and not any(each.may_be_year and not each.kind for each in expected):
+    if quantity.may_be_year and not any(other.may_be_year and not other.kind for other in expected):
         return True
-    return all(each.known and quantity.kind and quantity.kind != each.kind for each in expected)
+    return all(other.known and quantity.kind and quantity.kind != other.kind for other in expected)
 
 
 def _counts_as(predicted: Quantity, expected: Quantity, tolerance: float, *, percent: bool) -> bool:
@@ -213,7 +215,7 @@ def typed_match(
     :param question: the question. Its names and numbers are no answers.
     :param answer_kind: type of the answer; `None` infers it from the reference.
     """
-    return float(any(_states(prediction, each, question, answer_kind) for each in references))
+    return float(any(_states(prediction, reference, question, answer_kind) for reference in references))
 
 
 def _states(prediction: str, reference: str, question: str, kind: ValueKind | None) -> bool:
@@ -242,7 +244,8 @@ def document_score(
     :param answer_format: type of the answer; `None` infers it from the reference.
     """
     return max(
-        (_beside(prediction, each, answer_format or _format_of(each)) for each in references), default=0.0
+        (_beside(prediction, reference, answer_format or _format_of(reference)) for reference in references),
+        default=0.0,
     )
 
 
@@ -288,8 +291,8 @@ def _lists(answer: list[str], right: list[str]) -> float:
 def _listed(text: str) -> list[str]:
     """Return the elements of a list written in Python, JSON or prose."""
     if text.strip().startswith("["):
-        found = _ELEMENT.findall(text.strip()[1:].removesuffix("]"))
-        return [element.strip() for element in ("".join(each) for each in found) if element.strip()]
+        elements = _ELEMENT.findall(text.strip()[1:].removesuffix("]"))
+        return [element.strip() for element in ("".join(groups) for groups in elements) if element.strip()]
     parts = re.split(r",\s+|;\s*|\n|\s+and\s+", text.strip().strip("[]"))
     return [part.strip() for part in parts if part.strip()]
 
@@ -303,7 +306,7 @@ def _nearly(answer: float | None, right: float | None) -> bool:
     """Return whether the numbers agree within 1 %, directly or as percentages."""
     if answer is None or right is None:
         return False
-    return any(isclose(answer, each, rel_tol=0.01) for each in (right / 100, right, right * 100))
+    return any(isclose(answer, accepted, rel_tol=0.01) for accepted in (right / 100, right, right * 100))
 
 
 def _clean(text: str) -> str:

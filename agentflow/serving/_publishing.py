@@ -80,10 +80,7 @@ class Publisher:
         seconds: float = 600.0,
         dtype: str | None = None,
     ) -> None:
-        """Describe the engine.
-
-        :param dtype: data type that it computes in; `None`: unknown until it has loaded weights.
-        """
+        """:param dtype: data type that it computes in; `None`: unknown until it has loaded weights."""
         self._url = url
         self._key = key
         self._load = load
@@ -126,8 +123,10 @@ class Publisher:
     async def _publish(self, control: EngineControl, weights: Weights, probe: Probe | None) -> Published:
         model, root = await control.model()
         version = await control.version()
-        known = (self.current, Weights(folder=Path(root), version=_STARTED_WITH))
-        before = next((one for one in known if one and one.version == version), None)
+        candidates = (self.current, Weights(folder=Path(root), version=_STARTED_WITH))
+        before = next(
+            (candidate for candidate in candidates if candidate and candidate.version == version), None
+        )
         check_folder(weights.folder, before.folder if before else Path(root))
         if probe is not None and probe.texts:
             # What is cached now must not be used afterwards.
@@ -214,9 +213,7 @@ class ReplicaPublisher:
     def __init__(
         self, table: "ReplicaTable", model: str, *, seconds: float = 600.0, patience: float | None = None
     ) -> None:
-        """Describe it.
-
-        :param seconds: time after which a replica that has not taken weights gets no calls.
+        """:param seconds: time after which a replica that has not taken weights gets no calls.
         :param patience: time to wait for the first replica; `None`: as long as a lease.
         """
         self._table = table
@@ -234,14 +231,14 @@ class ReplicaPublisher:
         before = await self._table.live(self._model)
         encoded = None if probe is None else msgspec.json.encode(probe)
         number = await self._table.publish(self._model, weights.version, str(weights.folder), encoded)
-        found = await self._handled(number, weights)
-        taken = [replica.url for replica in found if replica.problem is None]
+        replicas = await self._handled(number, weights)
+        taken = [replica.url for replica in replicas if replica.problem is None]
         if not taken:
-            problems = "; ".join(f"{replica.url}: {replica.problem}" for replica in found)
+            problems = "; ".join(f"{replica.url}: {replica.problem}" for replica in replicas)
             raise WeightsFailure(
                 f"no replica of {self._model} has taken the weights of version {weights.version}: {problems}"
             )
-        if lost := {replica.url for replica in (*before, *found)} - {*taken}:
+        if lost := {replica.url for replica in (*before, *replicas)} - {*taken}:
             from agentflow.journal import REFRESH_SECONDS
 
             logger.warning(
@@ -264,12 +261,12 @@ class ReplicaPublisher:
 
         began = seen = anyio.current_time()
         while True:
-            found = await self._table.live(self._model)
-            pending = [replica for replica in found if replica.weights != number]
-            if found and not pending:
-                return found
+            replicas = await self._table.live(self._model)
+            pending = [replica for replica in replicas if replica.weights != number]
+            if replicas and not pending:
+                return replicas
             now = anyio.current_time()
-            if found:
+            if replicas:
                 seen = now
             elif now - seen >= (LEASE_SECONDS if self._patience is None else self._patience):
                 raise WeightsFailure(
@@ -281,7 +278,8 @@ class ReplicaPublisher:
                 for replica in pending:
                     await self._table.exclude(replica.url, number, problem)
                 return [
-                    replica._replace(problem=problem) if replica in pending else replica for replica in found
+                    replica._replace(problem=problem) if replica in pending else replica
+                    for replica in replicas
                 ]
             await anyio.sleep(_POLL_SECONDS)
 

@@ -40,7 +40,7 @@ RESTARTS = 5
 RESTART_SECONDS = 600.0
 _CHILD = "model server"
 _TAIL_BYTES = 65_536
-_LONGEST_WORDS = 500
+_MAX_LAST_WORDS = 500
 _ERROR = re.compile(r"[\w.]*(?:Error|Exception)\b")
 _PROBE = (
     "import importlib.metadata as m, sys\n"
@@ -196,7 +196,7 @@ class ModelServer:
             lines = log.read().decode(errors="replace").strip().splitlines()
         errors = [number for number, line in enumerate(lines) if _ERROR.match(line)]
         last = lines[errors[-1] :] if errors else lines[-1:]
-        return " ".join(" ".join(last).split())[:_LONGEST_WORDS]
+        return " ".join(" ".join(last).split())[:_MAX_LAST_WORDS]
 
     def _open_log(self) -> IO[bytes]:
         if self._settings.log is None:

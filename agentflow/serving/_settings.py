@@ -97,8 +97,8 @@ class ServingSettings(Settings):
         :raises ConfigurationError: if it does not exist.
         """
         if self.python is None:
-            own = own_environment(ENVIRONMENT)
-            return own if own.exists() else Path(sys.executable)
+            environment_python = own_environment(ENVIRONMENT)
+            return environment_python if environment_python.exists() else Path(sys.executable)
         if not self.python.exists():
             raise ConfigurationError(f"python: there is no {self.python}; create it, or name another one")
         return self.python.absolute()
@@ -173,8 +173,8 @@ def tool_parser_of(settings: ServingSettings) -> str:
 
 def _template_of(settings: ServingSettings) -> str:
     """Return the text that holds a model's chat template; empty if there is none on disk."""
-    given = settings.options.get("chat-template")
-    files = [Path(str(given))] if given else [Path(settings.model, name) for name in _TEMPLATES]
+    template = settings.options.get("chat-template")
+    files = [Path(str(template))] if template else [Path(settings.model, name) for name in _TEMPLATES]
     return "".join(file.read_text(errors="replace") for file in files if file.is_file())
 
 
@@ -188,10 +188,10 @@ def _cpu_context(model: str) -> int | None:
     if not config.is_file():
         return None
     try:
-        own = msgspec.json.decode(config.read_bytes(), type=_ModelConfig).max_position_embeddings
+        context = msgspec.json.decode(config.read_bytes(), type=_ModelConfig).max_position_embeddings
     except (OSError, *DECODE_ERRORS) as error:
         raise ConfigurationError(f"model: {config} can't be read: {decode_reason(error)}") from None
-    return min(own, _CPU_CONTEXT)
+    return min(context, _CPU_CONTEXT)
 
 
 def _cpu_cache_gib() -> int:
@@ -201,10 +201,10 @@ def _cpu_cache_gib() -> int:
 
 
 def environment_of(
-    settings: ServingSettings, key: str, given: Mapping[str, str], *, cpu: bool
+    settings: ServingSettings, key: str, variables: Mapping[str, str], *, cpu: bool
 ) -> dict[str, str]:
     """Return the environment: that of this process, plus vLLM's variables."""
-    environment = {name: value for name, value in given.items() if not name.startswith("AGENTFLOW_")}
+    environment = {name: value for name, value in variables.items() if not name.startswith("AGENTFLOW_")}
     environment["VLLM_API_KEY"] = key
     environment["VLLM_NO_USAGE_STATS"] = "1"
     # The default closes a connection after five idle seconds, possibly while a request is on its way.

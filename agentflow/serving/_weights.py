@@ -107,13 +107,15 @@ class Agreement(Struct, frozen=True, kw_only=True):
     @classmethod
     def of(cls, engine: Sequence[float], trainer: Sequence[float]) -> Self:
         """Compare the log-probabilities of the same tokens."""
-        apart = [one - other for one, other in zip(engine, trainer, strict=True)]
+        apart = [
+            engine_value - trainer_value for engine_value, trainer_value in zip(engine, trainer, strict=True)
+        ]
         count = len(apart)
         return cls(
             tokens=count,
             mean=sum(apart) / count,
-            rms=math.sqrt(sum(each * each for each in apart) / count),
-            k3=sum(math.exp(min(-each, 50.0)) + each - 1 for each in apart) / count,
+            rms=math.sqrt(sum(difference * difference for difference in apart) / count),
+            k3=sum(math.exp(min(-difference, 50.0)) + difference - 1 for difference in apart) / count,
             largest=max(map(abs, apart)),
         )
 
@@ -178,20 +180,22 @@ def check_folder(folder: Path, before: Path) -> None:
     """
     shapes = _shapes(folder)
     try:
-        known = _shapes(before)
+        known_shapes = _shapes(before)
     except ConfigurationError:
         # Loaded from elsewhere: a hub, or another machine's disk.
         return
-    for name in shapes.keys() & known.keys():
-        if shapes[name] != known[name]:
+    for name in shapes.keys() & known_shapes.keys():
+        if shapes[name] != known_shapes[name]:
             raise ConfigurationError(
-                f"{folder}: {name} is {shapes[name]}, the engine's is {known[name]}; publish the same model"
+                f"{folder}: {name} is {shapes[name]}, the engine's is {known_shapes[name]}; publish the same model"
             )
     # Names of layers, without their numbers: other files of the same model may have further tensors, such as buffers.
     patterns = {_LAYER.sub(".*.", name) for name in shapes}
-    if lost := sorted(name for name in known.keys() - shapes.keys() if _LAYER.sub(".*.", name) in patterns):
+    if lost := sorted(
+        name for name in known_shapes.keys() - shapes.keys() if _LAYER.sub(".*.", name) in patterns
+    ):
         raise ConfigurationError(f"{folder}: {lost[0]} is missing; export the model again")
-    if not shapes.keys() & known.keys():
+    if not shapes.keys() & known_shapes.keys():
         raise ConfigurationError(f"{folder}: no weight has a name of the engine's; publish the same model")
 
 
@@ -200,8 +204,8 @@ def _open(path: Path) -> BinaryIO:
 
     :raises OSError: if there is none, or it is a FIFO or a device.
     """
-    found = path.resolve()
-    return open_file(found, found.parent)
+    target = path.resolve()
+    return open_file(target, target.parent)
 
 
 class _Tensor(Struct):

@@ -43,10 +43,10 @@ def explain(error: ValidationError, model: type[BaseModel], sources: Iterable[So
     about = _KEY.match(problem["msg"].removeprefix("Value error, "))
     key = (*path, *about[0].split(".")) if about else path
     # A section may be written in another form, so that only the beginning of the path is in the source.
-    places = (key[:length] for length in range(len(key), 0, -1))
-    given = list(sources)
-    found = (source.name for place in places for source in given if _holds(source.values, place))
-    return ConfigurationError(f"{next(found, 'settings')}: {text}")
+    prefixes = (key[:length] for length in range(len(key), 0, -1))
+    all_sources = list(sources)
+    names = (source.name for prefix in prefixes for source in all_sources if _holds(source.values, prefix))
+    return ConfigurationError(f"{next(names, 'settings')}: {text}")
 
 
 def unknown_key(model: type[BaseModel], values: Mapping[str, object]) -> str:
@@ -129,10 +129,10 @@ def nearest(name: str, known: Iterable[str]) -> str:
 
 def _suggest(path: tuple[str, ...], model: type[BaseModel]) -> str:
     section = _section(path[:-1], model)
-    known = fields(section)
+    known_fields = fields(section)
     old = renames(section)
-    near = difflib.get_close_matches(path[-1], [*known, *old, *aliases(section)], n=1, cutoff=0.5)
-    return f"; did you mean {old.get(near[0], near[0])}?" if near else nearest(path[-1], known)
+    near = difflib.get_close_matches(path[-1], [*known_fields, *old, *aliases(section)], n=1, cutoff=0.5)
+    return f"; did you mean {old.get(near[0], near[0])}?" if near else nearest(path[-1], known_fields)
 
 
 def _section(path: tuple[str, ...], model: type[object]) -> type[object]:

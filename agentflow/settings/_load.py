@@ -139,22 +139,22 @@ def _variables(source: EnvSettingsSource, name: str, renamer: KeyRenamer) -> Sou
 def misspelt_variables(model: type[Settings], variables: Iterable[str]) -> dict[str, str]:
     """Return the nearest known variable for each that no setting has, but nearly."""
     prefix = model.model_config.get("env_prefix", "")
-    known = {f"{prefix}{key}".upper(): key for key in model.known_keys()}
+    keys = {f"{prefix}{key}".upper(): key for key in model.known_keys()}
     heads = {name: name.upper().partition("__")[0] for name in variables}
-    unknown = {name: head for name, head in heads.items() if head.startswith(_PREFIX) and head not in known}
+    unknown = {name: head for name, head in heads.items() if head.startswith(_PREFIX) and head not in keys}
     if not unknown:
         return {}
     from rapidfuzz.distance import Levenshtein  # most environments have no such variable
 
     current = {*model.model_fields, *aliases(model)}
-    limits = {other: min(_NEAR, len(key) // 2) for other, key in known.items() if key in current}
-    found: dict[str, str] = {}
+    limits = {other: min(_NEAR, len(key) // 2) for other, key in keys.items() if key in current}
+    misspelt: dict[str, str] = {}
     for name, head in unknown.items():
         edits = {other: Levenshtein.distance(head, other) for other in limits}
         near = [other for other, edit in edits.items() if edit <= limits[other]]
         if near:
-            found[name] = min(near, key=edits.__getitem__)
-    return found
+            misspelt[name] = min(near, key=edits.__getitem__)
+    return misspelt
 
 
 _PREFIX = "AGENTFLOW_"
@@ -265,21 +265,21 @@ def _filled(path: Path, content: object, environment: Mapping[str, str]) -> dict
     return _fill_all(content, str(path), (), environment)
 
 
-def _fill(value: object, file: str, place: tuple[str, ...], environment: Mapping[str, str]) -> object:
+def _fill(value: object, file: str, path: tuple[str, ...], environment: Mapping[str, str]) -> object:
     """Replace the references in a value, at any depth."""
     if isinstance(value, str):
-        return _REFERENCE.sub(lambda found: _resolve(found, file, place, environment), value)
+        return _REFERENCE.sub(lambda match: _resolve(match, file, path, environment), value)
     if is_object(value):
-        return _fill_all(value, file, place, environment)
+        return _fill_all(value, file, path, environment)
     if is_list(value):
-        return [_fill(item, file, (*place, str(index)), environment) for index, item in enumerate(value)]
+        return [_fill(item, file, (*path, str(index)), environment) for index, item in enumerate(value)]
     return value
 
 
 def _fill_all(
-    values: Mapping[Any, object], file: str, place: tuple[str, ...], environment: Mapping[str, str]
+    values: Mapping[Any, object], file: str, path: tuple[str, ...], environment: Mapping[str, str]
 ) -> dict[str, object]:
-    return {str(key): _fill(item, file, (*place, str(key)), environment) for key, item in values.items()}
+    return {str(key): _fill(item, file, (*path, str(key)), environment) for key, item in values.items()}
 
 
 _REFERENCE = re.compile(
@@ -287,14 +287,14 @@ _REFERENCE = re.compile(
 )
 
 
-def _resolve(found: re.Match[str], file: str, place: tuple[str, ...], environment: Mapping[str, str]) -> str:
-    name, default = found["name"], found["default"]
-    if found["literal"]:
+def _resolve(match: re.Match[str], file: str, path: tuple[str, ...], environment: Mapping[str, str]) -> str:
+    name, default = match["name"], match["default"]
+    if match["literal"]:
         return "${"
     # As in a shell, `:-` also applies to an empty variable.
     value = environment.get(name) or default if default is not None else environment.get(name)
     if value is None:
-        where = f"{file}: {'.'.join(place)}"
+        where = f"{file}: {'.'.join(path)}"
         raise ConfigurationError(f"{where}: ${{{name}}} is not set; set it, or write ${{{name}:-default}}")
     return value
 
@@ -383,15 +383,15 @@ class _Environment:
                 if not _is_left_out(str(key), entry)
             }
         if is_list(value):
-            return [self.fill(entry, (*path, str(place))) for place, entry in enumerate(value)]
+            return [self.fill(entry, (*path, str(index))) for index, entry in enumerate(value)]
         if isinstance(value, str) and (value == MASK or _MASKED_URL.fullmatch(value)):
             return self._find(path)
         return value
 
     def _find(self, path: tuple[str, ...]) -> str:
         *_, section, last = ("", *path)
-        own = section in VARIABLES and re.fullmatch(r"[A-Za-z_]\w*", last)
-        name = last if own else re.sub(r"\W", "_", f"{self._prefix}{'__'.join(path)}").upper()
+        is_variable = section in VARIABLES and re.fullmatch(r"[A-Za-z_]\w*", last)
+        name = last if is_variable else re.sub(r"\W", "_", f"{self._prefix}{'__'.join(path)}").upper()
         if not (value := self._variables.get(name)):
             raise ConfigurationError(
                 f"{self._file or 'settings'}: {'.'.join(path)} is masked ({MASK}); set the variable {name}, or write the value"

@@ -14,7 +14,7 @@ from agentflow.settings._renamed import RenamedKeys, aliases
 def _empty_for_none(value: object) -> object:
     if not is_mapping(value):
         return value
-    return {name: dict[str, object]() if own is None else own for name, own in value.items()}
+    return {name: dict[str, object]() if section is None else section for name, section in value.items()}
 
 
 SettingsByName: TypeAlias = Annotated[dict[str, dict[str, object]], BeforeValidator(_empty_for_none)]
@@ -28,13 +28,13 @@ class _Checked(RenamedKeys):
         if name.startswith("_"):
             super().__setattr__(name, value)
             return
-        before, given = dict(vars(self)), set(self.model_fields_set)
+        before, fields_set = dict(vars(self)), set(self.model_fields_set)
         try:
             super().__setattr__(aliases(type(self)).get(name, name), value)
         except ValidationError as error:
             # A check of several fields together fails after the field has been set.
             vars(self).update(before)
-            self.__pydantic_fields_set__ = given
+            self.__pydantic_fields_set__ = fields_set
             raise _refused(type(self), error) from None
 
     def given_keys(self) -> set[str]:
@@ -66,8 +66,8 @@ class _Checked(RenamedKeys):
         __init__.__pydantic_base_init__ = True
 
         def __getattr__(self, name: str) -> object:
-            known = aliases(type(self)).get(name)
-            return super().__getattr__(name) if known is None else getattr(self, known)
+            current_name = aliases(type(self)).get(name)
+            return super().__getattr__(name) if current_name is None else getattr(self, current_name)
 
 
 def _refused(model: type[BaseModel], error: ValidationError) -> ConfigurationError:

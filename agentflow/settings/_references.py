@@ -41,13 +41,13 @@ def import_object(reference: str) -> object:
     if not (colon and module_name and name):
         raise ConfigurationError(f"{reference}: write module:function or file.py:function")
     module = import_named(module_name)
-    found: object = module
+    target: object = module
     for step in name.split("."):
-        if not hasattr(found, step):
-            meant = nearest(step, [one for one in dir(found) if not one.startswith("_")])
+        if not hasattr(target, step):
+            meant = nearest(step, [member for member in dir(target) if not member.startswith("_")])
             raise ConfigurationError(f"{reference}: {module_name} has no {step}{meant}")
-        found = getattr(found, step)
-    return found
+        target = getattr(target, step)
+    return target
 
 
 def import_named(name: str) -> ModuleType:
@@ -88,8 +88,8 @@ def _from_name(name: str, folders: list[Path]) -> ModuleType:
 def _load(file: Path) -> ModuleType:
     """Return the module of a file; each file is executed once."""
     for module in (sys.modules.get("__main__"), sys.modules.get(file.stem), sys.modules.get(_unique(file))):
-        own: object = getattr(module, "__file__", None)
-        if module is not None and isinstance(own, str) and Path(own).resolve() == file:
+        module_file: object = getattr(module, "__file__", None)
+        if module is not None and isinstance(module_file, str) and Path(module_file).resolve() == file:
             return module
     taken = file.stem in sys.modules or file.stem in sys.stdlib_module_names
     name = _unique(file) if taken else file.stem

@@ -144,15 +144,15 @@ class KeyRenamer:
 
 def _step(key: str, annotations: Iterable[object]) -> tuple[str, list[object], bool]:
     """Return the current name of a key, the annotations of its value, and true if the key is an old name."""
-    found = [member for annotation in annotations for member in members(annotation)]
-    held = [section for section, _ in found if section is not None]
+    section_members = [member for annotation in annotations for member in members(annotation)]
+    held = [section for section, _ in section_members if section is not None]
     new, old = key, False
     if not any(key in fields(section) for section in held):
         other = [renames(section) | aliases(section) for section in held]
         new = next((names[key] for names in other if key in names), key)
         old = any(key in renames(section) for section in held)
     below = [fields(section)[new] for section in held if new in fields(section)]
-    return new, below + [inner for section, inner in found if section is None], old
+    return new, below + [inner for section, inner in section_members if section is None], old
 
 
 def _hint(origin: str, old: str, new: str) -> str:

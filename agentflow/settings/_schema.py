@@ -88,10 +88,12 @@ def _refused(
     for name, value in values.items():
         # An unknown name is reported with the nearest known one.
         if name in annotations and not _is_inert(name, value, annotations[name]):
-            yield from _inside(name, value, annotations[name], (*path, name))
+            yield from _refused_in(name, value, annotations[name], (*path, name))
 
 
-def _inside(name: str, value: object, annotation: object, path: tuple[str, ...]) -> Iterator[tuple[str, ...]]:
+def _refused_in(
+    name: str, value: object, annotation: object, path: tuple[str, ...]
+) -> Iterator[tuple[str, ...]]:
     """Yield the refused settings of a section, or the setting itself."""
     section = next(sections(annotation), None)
     if section is None or not is_mapping(value) or not any(map(is_section, _members(annotation))):

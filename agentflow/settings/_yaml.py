@@ -34,8 +34,8 @@ def parse_yaml(text: str, where: str, *, inline: bool = False) -> object:
         if inline:
             raise ConfigurationError(f"{where}: neither a list [a, b] nor a mapping {{a: 1}}") from None
         mark = error.problem_mark if isinstance(error, yaml.MarkedYAMLError) else None
-        place = f":{mark.line + 1}" if mark else ""
-        raise ConfigurationError(f"{where}{place}: not YAML: {_problem(error)}") from None
+        line_suffix = f":{mark.line + 1}" if mark else ""
+        raise ConfigurationError(f"{where}{line_suffix}: not YAML: {_problem(error)}") from None
     except RecursionError:
         raise ConfigurationError(f"{where}: {_DEEP}") from None
     except ConfigurationError:
@@ -58,8 +58,8 @@ def parse_json(text: str, where: str) -> object:
     try:
         return decode_json(text, unique_keys=True)
     except JsonError as error:
-        place = where if error.line is None else f"{where}:{error.line}"
-        raise ConfigurationError(f"{place}: {error}") from None
+        location = where if error.line is None else f"{where}:{error.line}"
+        raise ConfigurationError(f"{location}: {error}") from None
 
 
 class _Check:
@@ -75,24 +75,24 @@ class _Check:
 
         :raises ConfigurationError: if there are too many, a value contains itself, or a key is given twice.
         """
-        known = self._counts.get(id(node))
-        if known is not None:
-            if known == 0:
+        stored_count = self._counts.get(id(node))
+        if stored_count is not None:
+            if stored_count == 0:
                 message = "a value contains itself; write it out instead of using an alias"
-                raise ConfigurationError(f"{self._place(node)}: {message}")
-            return known
+                raise ConfigurationError(f"{self._location(node)}: {message}")
+            return stored_count
         self._counts[id(node)] = 0
         if isinstance(node, yaml.ScalarNode) and node.tag.endswith(":int") and len(node.value) > MAX_DIGITS:
             message = f"a number of {len(node.value):,} digits; {MAX_DIGITS} are the most"
-            raise ConfigurationError(f"{self._place(node)}: {message}")
-        total = 1 + sum(map(self.count, self._inside(node)))
+            raise ConfigurationError(f"{self._location(node)}: {message}")
+        total = 1 + sum(map(self.count, self._children(node)))
         if total > MAX_VALUES:
             message = f"more than {MAX_VALUES:,} values; remove some, or use fewer aliases"
-            raise ConfigurationError(f"{self._place(node)}: {message}")
+            raise ConfigurationError(f"{self._location(node)}: {message}")
         self._counts[id(node)] = total
         return total
 
-    def _inside(self, node: yaml.Node) -> list[yaml.Node]:
+    def _children(self, node: yaml.Node) -> list[yaml.Node]:
         if isinstance(node, yaml.SequenceNode):
             return node.value
         if not isinstance(node, yaml.MappingNode):
@@ -101,11 +101,11 @@ class _Check:
         names = [key.value for key in keys]
         if len(set(names)) < len(names):
             repeated = _first_repeated(names)
-            last = max(place for place, name in enumerate(names) if name == repeated)
-            raise _given_twice(self._place(keys[last]), repeated)
+            last = max(index for index, name in enumerate(names) if name == repeated)
+            raise _given_twice(self._location(keys[last]), repeated)
         return [part for pair in node.value for part in pair]
 
-    def _place(self, node: yaml.Node) -> str:
+    def _location(self, node: yaml.Node) -> str:
         return f"{self._where}:{node.start_mark.line + 1}" if self._lines else self._where
 
 

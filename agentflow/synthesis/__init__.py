@@ -7,13 +7,23 @@
 from typing import TYPE_CHECKING
 
 from agentflow.synthesis._config import SynthesisConfig, load_config, load_synthesis_config
-from agentflow.synthesis._files import PAIRS, REPORT, SURPLUS, TASKS, TRAJECTORIES, TREES, write_files
+from agentflow.synthesis._files import (
+    PAIRS,
+    REPORT,
+    SURPLUS,
+    TASKS,
+    TRAJECTORIES,
+    TREES,
+    TreeRecord,
+    pair_record,
+    start_of,
+    write_files,
+)
 from agentflow.synthesis._questions import write_questions
 from agentflow.synthesis._report import Report
 from agentflow.synthesis._seed_result import SeedResult
 from agentflow.synthesis._seeds import load_seeds
 from agentflow.synthesis._task_pairs import TaskPair, pair_of_task
-from agentflow.synthesis._trajectory_node import TrajectoryNode
 from runtimes._lazy import lazy_exports
 
 if TYPE_CHECKING:
@@ -48,7 +58,7 @@ __all__ = [
     "SynthesisConfig",
     "SynthesisPipeline",
     "TaskPair",
-    "TrajectoryNode",
+    "TreeRecord",
     "asynthesize",
     "audit_settings",
     "load_config",
@@ -56,6 +66,8 @@ __all__ = [
     "load_seeds",
     "load_synthesis_config",
     "pair_of_task",
+    "pair_record",
+    "start_of",
     "synthesize",
     "write_files",
     "write_questions",

@@ -12,12 +12,11 @@ from msgspec import Struct
 from agentflow.actors import together
 from agentflow.errors import ModelFailureKind, ToolFailure
 from agentflow.journal import Page
-from agentflow.models import Model, Prices
 from agentflow.runs import image_file
-from agentflow.sandbox import Sandbox, Tool
+from agentflow.sandbox import Sandbox
 from agentflow.scoring import confidence_interval
 from agentflow.tasks import TaskVerifiers, VerifiableTask, rollout_task
-from agentflow.team import EffectGate, EpisodeSettings, Prepare, PutBlob, ReadBlob, fixed_names, solve_alone
+from agentflow.team import EpisodeAgent, fixed_names
 from agentflow.text import contains_phrase
 from agentflow.trace import ChatBuilder, ChatMessage, Episode, Task, Usage
 from agentflow.values import DateValue, ListValue, Value, answer_agrees, show_value
@@ -211,26 +210,18 @@ def chat_of(episode: Episode) -> tuple[ChatMessage, ...]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SingleAgent:
-    """Tries questions with the single agent of a rollout, each attempt in a sandbox of its own."""
+class AttemptMaker:
+    """Has an agent try questions and tasks, each attempt in a sandbox of its own."""
 
-    model: Model
-    tools: Sequence[Tool]
+    agent: EpisodeAgent
     fresh: "FreshSandbox"
-    settings: EpisodeSettings
     kwargs: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    put_blob: PutBlob
-    blob: ReadBlob
-    prices: Prices | None
-    gate: EffectGate
-
     verifiers: TaskVerifiers = field(default_factory=lambda: TaskVerifiers({}))
 
     async def attempt(self, question: str, page: Page) -> Episode:
         """See `AttemptPort`."""
-        return await self._work(
-            Task(index=0, id="attempt", question=question, kwargs=dict(self.kwargs)), page
-        )
+        task = Task(index=0, id="attempt", question=question, kwargs=dict(self.kwargs))
+        return await self._work(task, page)
 
     async def attempt_task(self, task: VerifiableTask, page: Page) -> Episode:
         """See `TaskAttemptPort`."""
@@ -238,22 +229,7 @@ class SingleAgent:
 
     async def _work(self, task: Task, page: Page) -> Episode:
         async with self.fresh() as sandbox:
-            return await self.verifiers.run(task, sandbox, page, self._solve)
-
-    async def _solve(self, task: Task, sandbox: Sandbox, page: Page, prepare: Prepare | None) -> Episode:
-        return await solve_alone(
-            task,
-            model=self.model,
-            sandbox=sandbox,
-            tools=self.tools,
-            page=page,
-            settings=self.settings,
-            put_blob=self.put_blob,
-            blob=self.blob,
-            prices=self.prices,
-            gate=self.gate,
-            prepare=prepare,
-        )
+            return await self.verifiers.run(task, sandbox, page, self.agent.solve)
 
 
 class FreshSandbox(Protocol):

@@ -1,25 +1,40 @@
 """Files of a synthesis: projections of the results in the journal."""
 
+from collections import Counter
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import closing, suppress
 from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryFile
 from types import MappingProxyType
-from typing import Final
+from typing import Any, Final
 
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, field
+from msgspec.structs import replace
 
-from agentflow.runs import AtomicFiles, BlobReader
+from agentflow.runs import AtomicFiles, BlobReader, image_record
 from agentflow.synthesis._config import SynthesisConfig
 from agentflow.synthesis._projection import PairKey, QuestionIndex, Surplus, surplus_of
 from agentflow.synthesis._report import Report, ReportBuilder
 from agentflow.synthesis._seed_result import Pair, PairAttempts, SeedResult, Trajectory
 from agentflow.synthesis._task_pairs import task_pair_record
-from agentflow.synthesis._trajectory_node import TrajectoryNode
 from agentflow.tasks import VerifiableTask
-from agentflow.trace import Seed, Tree
+from agentflow.team import fixed_names
+from agentflow.trace import (
+    Action,
+    ActionOutcome,
+    Blob,
+    Failure,
+    Isolation,
+    Node,
+    Observation,
+    Seed,
+    SourceSpan,
+    Text,
+    Tree,
+    Verdict,
+)
 from agentflow.values import infer_value
 
 PAIRS: Final = "synthesized_qa.jsonl"
@@ -199,7 +214,7 @@ def task_record(task: VerifiableTask) -> dict[str, object]:
 
 
 def pair_record(source_id: str, pair: Pair, trajectory: Trajectory) -> dict[str, object]:
-    """Return a line of `synthesized_qa.jsonl`."""
+    """Return a line of `synthesized_qa.jsonl`. See docs/synthesis.md."""
     return {
         "question": pair.question,
         "answer": pair.answer,
@@ -245,7 +260,7 @@ def trajectory_record(tree: Tree, trajectory: Trajectory) -> dict[str, object]:
         "source_id": tree.seed.id,
         "seed_data": tree.seed.content,
         "total_depth": len(trajectory.nodes) - 1,
-        "nodes": [TrajectoryNode.of(tree, tree.by_id[own]) for own in trajectory.nodes],
+        "nodes": [_node_record(tree, tree.by_id[own]) for own in trajectory.nodes],
         "tree_id": tree.id,
         "score": trajectory.score,
         **({"joined": True} if trajectory.joined else {}),
@@ -259,7 +274,140 @@ def tree_record(tree: Tree) -> dict[str, object]:
         "source_id": tree.seed.id,
         "seed_data": tree.seed.content,
         "seed_kwargs": tree.seed.kwargs,
-        "nodes": [TrajectoryNode.of(tree, node) for node in tree.nodes],
+        "nodes": [_node_record(tree, node) for node in tree.nodes],
         "stalled": tree.stalled,
         "duplicates": tree.duplicates,
     }
+
+
+def start_of(tree: Tree) -> Node:
+    """Return the root of a tree as the files show it. See docs/synthesis.md."""
+    seen = ActionOutcome(Observation((Text(f"Starting point: {tree.seed.content}"),)))
+    return replace(tree.nodes[0], intent="Initialize exploration", outcome=seen)
+
+
+def _node_record(tree: Tree, node: Node) -> dict[str, object]:
+    """Return a node of a line. The first seven fields are those of files of other systems, which have no others."""
+    node = start_of(tree) if node.action is None else node
+    action = node.action
+    record: dict[str, object] = {
+        "node_id": node.id,
+        "observation": node.text,
+        "intent": node.intent,
+        "action": None if action is None else {"tool": action.tool, "args": action.arguments},
+        "parent_id": node.parent,
+        "children_ids": list(tree.children[node.id]),
+        "depth": node.depth,
+        "verdict": node.verdict,
+        "reason": node.reason,
+        "isolation": node.isolation,
+    }
+    optional: dict[str, object] = {
+        "failure": node.failure,
+        "images": [image_record(blob) for blob in node.images],
+        "sources": node.observation.sources,
+        "diverged": node.id in tree.diverged or None,
+        "reasoning": tree.reasoning.get(node.id),
+        "trainable": None if action is None or node.verdict is Verdict.NEW else False,
+        "fixed": [] if action is None else fixed_names(action.arguments, tree.seed.kwargs),
+    }
+    return record | {name: value for name, value in optional.items() if value or value is False}
+
+
+class _ActionRecord(Struct):
+    tool: str
+    args: dict[str, Any]
+
+
+class _NodeRecord(Struct):
+    node_id: str
+    depth: int
+    parent_id: str | None = None
+    intent: str = ""
+    action: _ActionRecord | None = None
+    observation: str = ""
+    verdict: Verdict | None = None
+    reason: str | None = None
+    failure: Failure | None = None
+    images: tuple[Blob, ...] | None = None
+    sources: tuple[SourceSpan, ...] | None = None
+    reasoning: str = ""
+    trainable: bool = True
+    fixed: tuple[str, ...] | None = None
+    trouble: str = ""
+    isolation: Isolation = Isolation.SHARED
+    diverged: bool = False
+
+    def node(self, position: int) -> Node:
+        """Return the node."""
+        seen = Observation((Text(self.observation), *(self.images or ())), self.sources or ())
+        return Node(
+            id=self.node_id,
+            parent=self.parent_id,
+            depth=self.depth,
+            position=position,
+            intent=self.intent,
+            action=None if self.action is None else Action(self.action.tool, self.action.args),
+            outcome=ActionOutcome(seen, self.failure, self.trouble),
+            verdict=self.verdict or (Verdict.NEW if self.trainable else Verdict.ERROR),
+            reason=self.reason or "",
+            isolation=self.isolation,
+        )
+
+
+class TreeRecord(Struct, kw_only=True):
+    """Line of `trees.jsonl`, or of `trajectories.jsonl` of a synthesis or a rollout. Other systems write only some fields.
+
+    Example::
+
+        tree = msgspec.json.decode(line, type=TreeRecord).tree
+    """
+
+    nodes: tuple[_NodeRecord, ...]
+    """Nodes; a parent precedes its children."""
+    tree_id: str = ""
+    """Id of the tree."""
+    trajectory_id: str = ""
+    """Id of the path."""
+    source_id: str = ""
+    """Id of the seed."""
+    task_id: str = ""
+    """Id of the task of a rollout."""
+    seed_data: str
+    """Content of the seed, or the question."""
+    seed_kwargs: dict[str, Any] = field(default_factory=dict[str, Any])
+    """Tool arguments that the seed fixed."""
+    stalled: dict[str, str] = field(default_factory=dict[str, str])
+    """Nodes with fewer children than asked for, with the reasons."""
+    duplicates: int = 0
+    """Number of proposals refused as duplicates."""
+
+    @property
+    def tree(self) -> Tree:
+        """The tree, or the path as a tree."""
+        children = Counter[str | None]()
+        nodes: list[Node] = []
+        fixed: dict[str, Any] = {}
+        for record in self.nodes:
+            nodes.append(record.node(children[record.parent_id]))
+            children[record.parent_id] += 1
+            if record.action is not None:
+                fixed |= {
+                    name: record.action.args[name]
+                    for name in record.fixed or ()
+                    if name in record.action.args
+                }
+        return Tree(
+            id=self.tree_id or self.trajectory_id,
+            seed=Seed(
+                index=0,
+                id=self.source_id or self.task_id,
+                content=self.seed_data,
+                kwargs=fixed | self.seed_kwargs,
+            ),
+            nodes=tuple(nodes),
+            stalled=self.stalled,
+            duplicates=self.duplicates,
+            diverged=tuple(record.node_id for record in self.nodes if record.diverged),
+            reasoning={record.node_id: record.reasoning for record in self.nodes if record.reasoning},
+        )

@@ -67,7 +67,7 @@ class PageSearch:
                 position=number,
                 intent="",
                 action=self.searching.action(query),
-                observation=outcome.observation,
+                outcome=outcome,
                 verdict=Verdict.NEW,
             )
             for number, (query, outcome) in enumerate(zip(queries, outcomes, strict=True))

@@ -3,7 +3,7 @@
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
-from typing import Final, TypeAlias
+from typing import Final
 
 import msgspec
 from msgspec.structs import replace
@@ -13,10 +13,9 @@ from agentflow.errors import ConfigurationError
 from agentflow.growth import BranchSandboxes
 from agentflow.journal import Page, Run
 from agentflow.runs import sandbox_settings
-from agentflow.sandbox import Sandbox, SandboxSettings
+from agentflow.sandbox import Sandbox
 from agentflow.synthesis._attempts import Difficulty, TaskAttemptPort, attempt_task
 from agentflow.synthesis._config import DifficultySettings, SynthesisConfig, TaskName
-from agentflow.synthesis._roles import GatedRoles
 from agentflow.synthesis._seed_result import PairAttempts, SeedResult, TriagedTask
 from agentflow.tasks import (
     STATE_KINDS,
@@ -27,7 +26,6 @@ from agentflow.tasks import (
     StateTasks,
     StateTaskSettings,
     TaskFinding,
-    TaskGenerator,
     TaskKind,
     VerifiableTask,
     check_images,
@@ -37,12 +35,9 @@ from agentflow.tasks import (
     open_data_analysis,
     open_text2sql,
 )
+from agentflow.team import Team
 from agentflow.trace import Tree, Usage
 
-_Opens: TypeAlias = Callable[
-    [Sandbox, TaskGenerator, DerivationSettings], AbstractAsyncContextManager[TaskKind]
-]
-"""Opens a kind over its sandbox."""
 _NEEDS: Final[Mapping[TaskName, frozenset[str]]] = {
     "text2sql": frozenset({"sql"}),
     "data_analysis": frozenset({"data", "files", "code", "bash"}),
@@ -51,7 +46,7 @@ _NEEDS: Final[Mapping[TaskName, frozenset[str]]] = {
 
 
 def solution_kind(
-    config: SynthesisConfig, sandboxes: BranchSandboxes, generator: TaskGenerator
+    config: SynthesisConfig, sandboxes: BranchSandboxes, team: Team
 ) -> Callable[[], AbstractAsyncContextManager[TaskKind]] | None:
     """Return what opens the kind of tasks that the settings name; `None` if they name none with solutions.
 
@@ -66,25 +61,26 @@ def solution_kind(
             f"tasks: {named} needs a tool of the backend {min(backends & {'sql', 'data'})}; add it to available_tools"
         )
     hidden, folder = hidden_settings(named, sandbox_settings(config)[0])
-    opens: _Opens = open_text2sql
-    if named == "data_analysis":
-        opens = partial(open_data_analysis, folder=folder)
-    return partial(_opened, opens, hidden, generator, derivation_settings(config))
+    settings = derivation_settings(config)
 
+    @asynccontextmanager
+    async def opened() -> AsyncGenerator[TaskKind]:
+        async with Sandbox(hidden) as sandbox:
+            if named == "data_analysis":
+                opens = open_data_analysis(sandbox, team, settings, folder)
+            else:
+                opens = open_text2sql(sandbox, team.generator, settings)
+            async with opens as kind:
+                yield kind
 
-@asynccontextmanager
-async def _opened(
-    opens: _Opens, settings: SandboxSettings, generator: TaskGenerator, derivation: DerivationSettings
-) -> AsyncGenerator[TaskKind]:
-    async with Sandbox(settings) as sandbox, opens(sandbox, generator, derivation) as kind:
-        yield kind
+    return opened
 
 
 _ROLE: Final = "generator"
 
 
 async def task_kind(
-    config: SynthesisConfig, sandbox: Sandbox, sandboxes: BranchSandboxes, roles: GatedRoles, run: Run
+    config: SynthesisConfig, sandbox: Sandbox, sandboxes: BranchSandboxes, team: Team, run: Run
 ) -> TaskKind | None:
     """Return the kind of tasks that the settings name, if its solutions are states or pictures; otherwise `None`.
 
@@ -92,16 +88,16 @@ async def task_kind(
     """
     named = config.task_kind
     if named == "document":
-        return _document_pictures(config, roles, run)
+        return _document_pictures(config, team, run)
     kind = STATE_KINDS.get(named or "")
     if kind is None:
         return None
     await check_state_tools(named or "", sandbox, sandboxes)
     return StateTasks(
         kind.reader(),
-        executor=roles,
+        executor=team.executor,
         sandboxes=sandboxes,
-        author=roles,
+        author=team.generator,
         settings=StateTaskSettings(
             max_tasks=config.max_selected_traj,
             min_steps=config.min_depth,
@@ -112,14 +108,14 @@ async def task_kind(
     )
 
 
-def _document_pictures(config: SynthesisConfig, roles: GatedRoles, run: Run) -> TaskKind:
+def _document_pictures(config: SynthesisConfig, team: Team, run: Run) -> TaskKind:
     check_images()
     for role in ("generator", "reader"):
         if not config.model_for(role).vision:
             raise ConfigurationError(
                 f"tasks: document needs a {role} that sees pictures; set {role}_model to a model with vision=true"
             )
-    return DocumentPictures(roles, derivation_settings(config), put_blob=run.put_blob, blob=run.blob)
+    return DocumentPictures(team, derivation_settings(config), put_blob=run.put_blob, blob=run.blob)
 
 
 def derivation_settings(config: SynthesisConfig) -> DerivationSettings:

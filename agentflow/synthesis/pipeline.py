@@ -34,7 +34,7 @@ from agentflow.runs import (
     unused_arguments,
 )
 from agentflow.sandbox import Sandbox
-from agentflow.synthesis._attempts import SingleAgent
+from agentflow.synthesis._attempts import AttemptMaker
 from agentflow.synthesis._config import SynthesisConfig
 from agentflow.synthesis._control import ControlServer, StatusOutput
 from agentflow.synthesis._display import render_report, render_result, show_while, status_table
@@ -44,13 +44,12 @@ from agentflow.synthesis._progress import SynthesisProgress, SynthesisStatus
 from agentflow.synthesis._questions import DraftSource, write_questions
 from agentflow.synthesis._repeated_calls import CallRepeater
 from agentflow.synthesis._report import Report
-from agentflow.synthesis._roles import GatedRoles
 from agentflow.synthesis._seed_result import SeedResult
 from agentflow.synthesis._seeds import Seeds, new_seeds, seeds_for
 from agentflow.synthesis._task_pairs import with_paths
 from agentflow.synthesis._tasks import derive_tasks, solution_kind, task_kind
 from agentflow.tasks import TaskKind, TaskVerifiers
-from agentflow.team import EpisodeSettings, ObservationLimits, Team
+from agentflow.team import EpisodeSettings, ObservationLimits, Team, ToolAgent
 from agentflow.telemetry import record_score
 from agentflow.trace import Seed, Tree
 
@@ -248,6 +247,7 @@ class SynthesisRun(SupervisedRun[SynthesisConfig, SynthesisProgress]):
             observations=ObservationLimits(
                 each=self.config.max_observation_chars, total=self.config.max_evidence_chars
             ),
+            gate=self._gate.run,
         )
         for spec in team.specs():
             await start_child(self._supervisor, spec)
@@ -265,7 +265,7 @@ class SynthesisRun(SupervisedRun[SynthesisConfig, SynthesisProgress]):
         )
         await self._schedule(run, worker, concurrency=self.config.max_open_trees or worker.concurrency)
 
-    async def _open_agent(self, run: Run, sandbox: Sandbox, model: Model | None) -> SingleAgent | None:
+    async def _open_agent(self, run: Run, sandbox: Sandbox, model: Model | None) -> AttemptMaker | None:
         """Return the agent that tries the questions, if there is one."""
         if model is None:
             return None
@@ -274,58 +274,50 @@ class SynthesisRun(SupervisedRun[SynthesisConfig, SynthesisProgress]):
         )
         spec = ChildSpec(id="sandboxes", start=lambda: pool, restart=Restart.TRANSIENT, shutdown=30)
         await start_child(self._supervisor, spec)
-        return SingleAgent(
+        prices = self.config.model_for("agent").known_prices
+        agent = ToolAgent(
             model=model,
             tools=self.chosen.tools,
-            fresh=pool.fresh,
             settings=EpisodeSettings(max_turns=self.config.difficulty.max_turns),
             put_blob=run.put_blob,
             blob=run.blob,
-            prices=self.config.model_for("agent").known_prices,
+            prices=None if prices is None else {"agent": prices},
             gate=self._gate.run,
         )
+        return AttemptMaker(agent=agent, fresh=pool.fresh)
 
     async def _seed_worker(
-        self, run: Run, sandbox: Sandbox, team: Team, agent: SingleAgent | None
+        self, run: Run, sandbox: Sandbox, team: Team, agent: AttemptMaker | None
     ) -> "TreeWorker":
         sandboxes = BranchSandboxes(sandbox, self.chosen.tools, max_sandboxes=self.config.max_sandboxes)
-        roles = GatedRoles(
-            gate=self._gate,
-            planner=self._planner(team),
-            executor=team.executor,
-            verifier=team.verifier,
-            writer=team.generator,
-            reader=team.reader,
-            author=team.generator,
-        )
         grower = Grower(
             replace(self.config.growth, inputs=self.chosen.inputs),
             run=run.key,
-            planner=roles,
-            executor=roles,
-            verifier=roles,
+            planner=self._planner(team),
+            executor=team.executor,
+            verifier=team.verifier,
             sandboxes=sandboxes,
             observer=self._progress.count_node,
         )
-        search = (
-            AlternativeSearch(sandbox, self.chosen.tools, roles) if self.config.search_alternatives else None
-        )
-        opens = solution_kind(self.config, sandboxes, roles)
+        search = None
+        if self.config.search_alternatives:
+            search = AlternativeSearch(sandbox, self.chosen.tools, team.executor)
+        opens = solution_kind(self.config, sandboxes, team)
         if opens is None:
-            kind = await task_kind(self.config, sandbox, sandboxes, roles, run)
+            kind = await task_kind(self.config, sandbox, sandboxes, team, run)
         else:
             kind = await open_supervised(self._supervisor, "tasks", opens)
         guard = self._answer_guard()
         return self._worker_type(
             run,
             grower,
-            roles,
+            team,
             self.config,
             self._progress,
             sandboxes.stateful,
             kind,
             search,
-            CallRepeater(sandboxes, roles),
+            CallRepeater(sandboxes, team.executor),
             agent,
             guard,
         )
@@ -337,14 +329,14 @@ class TreeWorker:
 
     run: Run
     grower: Grower
-    roles: GatedRoles
+    team: Team
     config: SynthesisConfig
     progress: SynthesisProgress
     stateful: bool
     kind: TaskKind | None
     search: AlternativeSearch | None
     repeater: CallRepeater
-    agent: SingleAgent | None
+    agent: AttemptMaker | None
     guard: AnswerGuard
 
     @property
@@ -388,7 +380,7 @@ class TreeWorker:
         return await write_questions(
             tree,
             self.config,
-            self.roles,
+            self.team,
             page,
             search=search,
             repeated=self.repeater.on(tree, page),

@@ -27,11 +27,10 @@ from agentflow.tasks._contract import (
     task_id,
 )
 from agentflow.tasks._data_analysis import DataAnalysis, open_data_analysis
-from agentflow.tasks._derivation import DerivationSettings, TaskAuthor, TaskGenerator
+from agentflow.tasks._derivation import DerivationSettings, TaskAuthor, TaskRoles
 from agentflow.tasks._desktop import DesktopState
-from agentflow.tasks._document_pictures import DocumentPictures, PictureRoles
+from agentflow.tasks._document_pictures import DocumentPictures, PictureRoles, check_images
 from agentflow.tasks._household import HouseholdState
-from agentflow.tasks._image_regions import check_images
 from agentflow.tasks._instructions import InstructionAuthor, InstructionSettings
 from agentflow.tasks._state_tasks import StateTasks, StateTaskSettings
 from agentflow.tasks._states import State, StateCondition, StateReader
@@ -75,11 +74,11 @@ __all__ = [
     "TaskAuthor",
     "TaskCheck",
     "TaskFinding",
-    "TaskGenerator",
     "TaskKind",
     "TaskPredicate",
     "TaskProblem",
     "TaskRelation",
+    "TaskRoles",
     "TaskSetup",
     "TaskTrial",
     "TaskVerdict",

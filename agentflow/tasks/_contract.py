@@ -255,7 +255,7 @@ def task_id(tree: str, kind: str, gold: TaskAttempt, setup: TaskSetup) -> str:
     return f"task_{digest([tree, kind, gold.answer, parts, setup.backends, setup.kwargs])}"
 
 
-def relation_holds(relation: TaskRelation, found: Json, expected: Json) -> bool:
+def relation_holds(relation: TaskRelation, actual: Json, expected: Json) -> bool:
     """Compare a JSON value with the expected one. `AGREES` and tables are compared by the kinds that use them.
 
     >>> relation_holds(TaskRelation.CONTAINS, "exit code 0", "code 0")
@@ -263,23 +263,23 @@ def relation_holds(relation: TaskRelation, found: Json, expected: Json) -> bool:
     """
     match relation:
         case TaskRelation.EQUAL:
-            return digest([found]) == digest([expected])
+            return digest([actual]) == digest([expected])
         case TaskRelation.NOT_EQUAL:
-            return digest([found]) != digest([expected])
+            return digest([actual]) != digest([expected])
         case TaskRelation.CONTAINS | TaskRelation.LACKS:
-            inside = _contains(found, expected)
-            return inside is not None and inside is (relation is TaskRelation.CONTAINS)
+            contains = _contains(actual, expected)
+            return contains is not None and contains is (relation is TaskRelation.CONTAINS)
         case _:
             raise ValueError(f"{relation} is compared by the kind of the task")
 
 
-def _contains(found: Json, expected: Json) -> bool | None:
+def _contains(value: Json, expected: Json) -> bool | None:
     """Tell whether a text or a list contains something; `None` if it is neither."""
-    match found:
+    match value:
         case str():
-            return isinstance(expected, str) and expected in found
+            return isinstance(expected, str) and expected in value
         case [*items]:
-            return any(digest([each]) == digest([expected]) for each in items)
+            return any(digest([item]) == digest([expected]) for item in items)
         case _:
             return None
 

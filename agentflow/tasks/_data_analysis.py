@@ -32,7 +32,7 @@ from agentflow.tasks._derivation import (
     Earlier,
     IndependentVote,
     TaskCalls,
-    TaskGenerator,
+    TaskRoles,
     TaskWriter,
     closed_book_guesses,
     failure_reason,
@@ -94,12 +94,10 @@ _SWAPS: Final = (
 class DataAnalysis(ProgramVerifier):
     """Tasks whose answer a program computes from data files. See docs/tasks.md."""
 
-    def __init__(
-        self, programs: DataPrograms, generator: TaskGenerator, settings: DerivationSettings
-    ) -> None:
+    def __init__(self, programs: DataPrograms, roles: TaskRoles, settings: DerivationSettings) -> None:
         """Describe the kind; `open_data_analysis` makes one."""
         super().__init__(programs)
-        self._generator = generator
+        self._roles = roles
         self._settings = settings
 
     async def derive(self, tree: Tree, page: Page) -> DerivedTasks:
@@ -107,7 +105,7 @@ class DataAnalysis(ProgramVerifier):
         calls = TaskCalls(page, KIND)
         try:
             folder = await calls.once("folder", DataFolder, self._programs.folder)
-            writer = _DataAnalysisWriter(tree, folder, calls, self._programs, self._generator, self._settings)
+            writer = _DataAnalysisWriter(tree, folder, calls, self._programs, self._roles, self._settings)
             await writer.work()
         except ToolFailure as failure:
             problem = TaskFinding(TaskProblem.UNVERIFIABLE, failure.message)
@@ -117,7 +115,7 @@ class DataAnalysis(ProgramVerifier):
 
 @asynccontextmanager
 async def open_data_analysis(
-    sandbox: Sandbox, generator: TaskGenerator, settings: DerivationSettings, folder: str = ""
+    sandbox: Sandbox, roles: TaskRoles, settings: DerivationSettings, folder: str = ""
 ) -> AsyncGenerator[DataAnalysis]:
     """Open the kind, and close its session at the end.
 
@@ -134,7 +132,7 @@ async def open_data_analysis(
         except ToolFailure as failure:
             why = failure.message.rstrip(".")
             raise ConfigurationError(f"tasks: data_analysis: {why}; or set tasks=questions") from None
-        yield DataAnalysis(programs, generator, settings)
+        yield DataAnalysis(programs, roles, settings)
     finally:
         await programs.close()
 
@@ -148,13 +146,13 @@ class _DataAnalysisWriter(TaskWriter):
         folder: DataFolder,
         calls: TaskCalls,
         programs: DataPrograms,
-        generator: TaskGenerator,
+        roles: TaskRoles,
         settings: DerivationSettings,
     ) -> None:
         super().__init__(KIND, tree, calls, settings)
         self._folder = folder
         self._programs = programs
-        self._generator = generator
+        self._roles = roles
         self._sources: set[str] = set()
         self._results: list[tuple[ProgramRun, ...]] = []
 
@@ -166,7 +164,7 @@ class _DataAnalysisWriter(TaskWriter):
         if self.missing <= 0:
             return
         proposed = await self.propose(
-            self._generator,
+            self._roles.generator,
             language=_LANGUAGE,
             tables=self._folder.tables[:_MAX_TABLES],
             known=sorted(self._sources),
@@ -212,7 +210,7 @@ class _DataAnalysisWriter(TaskWriter):
         if too_precise(value):
             reason = f"the result has more than {MAX_DECIMALS} decimals; round it: {base.output[:80]}"
             return TaskFinding(TaskProblem.NO_GOLD, reason)
-        if all(one.error or same_output(base, one) for one in copies):
+        if all(copy.error or same_output(base, copy) for copy in copies):
             return TaskFinding(TaskProblem.CONSTANT, "the result does not change with the data")
         if any(all(map(same_output, runs, other)) for other in self._results):
             return TaskFinding(TaskProblem.DUPLICATE, "another task of this tree has the same results")
@@ -229,7 +227,7 @@ class _DataAnalysisWriter(TaskWriter):
         reply = await self.calls.ask(
             f"{key}/instruct",
             Reply[TaskInstruction],
-            partial(self._generator.instruct, self._instruction(candidate, runs[0], earlier)),
+            partial(self._roles.generator.instruct, self._instruction(candidate, runs[0], earlier)),
         )
         if reply.value is None:
             return rejected(KIND, TaskProblem.MODEL_FAILED, failure_reason(reply), solution=candidate.text)
@@ -242,7 +240,7 @@ class _DataAnalysisWriter(TaskWriter):
             if not agreement.accepted:
                 problem = TaskFinding(TaskProblem.AMBIGUOUS, agreement.reason)
             else:
-                guesses = await closed_book_guesses(self.calls, self._generator, question, key)
+                guesses = await closed_book_guesses(self.calls, self._roles.reader, question, key)
                 if any(answer_agrees(expected, guess, question=question) for guess in guesses):
                     problem = TaskFinding(TaskProblem.CLOSED_BOOK, "a model answers it without the data")
                 else:
@@ -274,23 +272,23 @@ class _DataAnalysisWriter(TaskWriter):
         )
 
         async def differs(source: str) -> str:
-            for number, (expected, found) in enumerate(
+            for number, (expected, printed) in enumerate(
                 zip(runs, await self._run(source, COPIES), strict=True)
             ):
                 if expected.error:
                     continue
-                place = "the data" if number == 0 else f"perturbed copy {number}"
-                if found.error:
-                    return f"an independent program fails on {place}: {found.error}"
-                if not same_output(expected, found, ordered=ordered):
+                where = "the data" if number == 0 else f"perturbed copy {number}"
+                if printed.error:
+                    return f"an independent program fails on {where}: {printed.error}"
+                if not same_output(expected, printed, ordered=ordered):
                     return (
-                        f"an independent program prints something else on {place}: "
-                        f"{found.output[:80]} instead of {expected.output[:80]}"
+                        f"an independent program prints something else on {where}: "
+                        f"{printed.output[:80]} instead of {expected.output[:80]}"
                     )
             return ""
 
         return await vote(
-            self.calls, self._generator, request, differs, samples=self.settings.samples, key=key
+            self.calls, self._roles.generator, request, differs, samples=self.settings.samples, key=key
         )
 
     async def _wrong(
@@ -315,14 +313,14 @@ class _DataAnalysisWriter(TaskWriter):
 
     async def _mistakes(self, source: str) -> list[tuple[str, str]]:
         """Return what programs with a typical mistake print."""
-        found: dict[str, str] = {}
+        outputs: dict[str, str] = {}
         for name, pattern, instead in _SWAPS:
             changed = re.sub(pattern, instead, source)
-            if changed != source and name not in found and len(found) < _MAX_MISTAKES:
+            if changed != source and name not in outputs and len(outputs) < _MAX_MISTAKES:
                 (ran,) = await self._run(changed, 0)
                 if ran.output:
-                    found[name] = ran.output
-        return list(found.items())
+                    outputs[name] = ran.output
+        return list(outputs.items())
 
     def _task(
         self,

@@ -51,22 +51,20 @@ class DataPrograms:
     """Session in which programs run; agents never see it."""
 
     def __init__(self, sandbox: Sandbox, folder: str = "") -> None:
-        """Describe it.
-
-        :param sandbox: sandbox with the `data` backend and a data directory.
+        """:param sandbox: sandbox with the `data` backend and a data directory.
         :param folder: path of the directory in a session; empty for that of the backend.
         """
         self._sandbox = sandbox
         self._arguments = {"folder": folder} if folder else {}
         self._session: Sandbox | None = None
-        self._turn = anyio.Lock()
+        self._lock = anyio.Lock()
 
     async def folder(self) -> DataFolder:
         """Return the tables of the data directory.
 
         :raises ToolFailure: if it can't be inspected.
         """
-        async with self._turn:
+        async with self._lock:
             result = await (await self._open()).execute("data_inspect", self._arguments)
         if result.error is not None:
             raise ToolFailure(result.error.kind, result.error.message)
@@ -86,22 +84,22 @@ class DataPrograms:
         request = json.dumps({"source": source, "root": root, "copies": copies, "seconds": SECONDS})
         code = _CODE.format(program=_program(), request=request)
         seconds = SECONDS * (copies + 2)
-        async with self._turn:
+        async with self._lock:
             result = await (await self._open()).execute("data_run", {"code": code}, timeout=seconds)
             if result.error is not None:
                 await self._leave()
                 raise ToolFailure(result.error.kind, result.error.message)
-        said = str(result.data["stdout"]).strip()
+        output = str(result.data["stdout"]).strip()
         try:
-            return msgspec.json.decode(said, type=tuple[ProgramRun, ...])
+            return msgspec.json.decode(output, type=tuple[ProgramRun, ...])
         except DECODE_ERRORS:
-            reason = " ".join(said.removeprefix("!").split())[-300:] or "it printed nothing"
+            reason = " ".join(output.removeprefix("!").split())[-300:] or "it printed nothing"
             raise ToolFailure(ErrorKind.FAILED, f"programs can't be run over the data: {reason}") from None
 
     async def close(self) -> None:
         """Close the session."""
         with anyio.CancelScope(shield=True):
-            async with self._turn:
+            async with self._lock:
                 await self._leave()
 
     async def _open(self) -> Sandbox:

@@ -62,8 +62,18 @@ class ClosedBook(Protocol):
         ...
 
 
-class TaskGenerator(TaskAuthor, ClosedBook, Protocol):
-    """Author of tasks that also answers without data."""
+class TaskRoles(Protocol):
+    """The roles that write tasks and answer without data, such as a team."""
+
+    @property
+    def generator(self) -> TaskAuthor:
+        """Writes solutions and instructions."""
+        ...
+
+    @property
+    def reader(self) -> ClosedBook:
+        """Answers from memory."""
+        ...
 
 
 class DerivationSettings(Struct, frozen=True, kw_only=True):
@@ -163,7 +173,7 @@ class TaskWriter:
         if reply.value is None:
             self.reject(TaskProblem.MODEL_FAILED, failure_reason(reply))
             return []
-        proposed = dict.fromkeys(without_fence(one).rstrip("; \n") for one in reply.value.solutions)
+        proposed = dict.fromkeys(without_fence(solution).rstrip("; \n") for solution in reply.value.solutions)
         return [solution for solution in proposed if solution and solution not in explored]
 
     async def instruct(
@@ -210,7 +220,7 @@ class IndependentVote(Struct, frozen=True):
 
 async def vote(
     calls: TaskCalls,
-    generator: TaskGenerator,
+    generator: TaskAuthor,
     request: IndependentSolutionRequest,
     differs: Callable[[str], Awaitable[str]],
     *,
@@ -224,7 +234,7 @@ async def vote(
     """
 
     async def difference(number: int) -> str:
-        own = IndependentSolutionRequest(
+        numbered_request = IndependentSolutionRequest(
             kind=request.kind,
             language=request.language,
             instruction=request.instruction,
@@ -232,7 +242,9 @@ async def vote(
             sample=number,
         )
         reply = await calls.ask(
-            f"{key}/solve/{number}", Reply[IndependentSolution], partial(generator.solve_again, own)
+            f"{key}/solve/{number}",
+            Reply[IndependentSolution],
+            partial(generator.solve_again, numbered_request),
         )
         solution = "" if reply.value is None else without_fence(reply.value.solution)
         if not solution:
@@ -257,12 +269,12 @@ async def count_votes(difference: Callable[[int], Awaitable[str]], samples: int)
     return IndependentVote(agreed, number, reason)
 
 
-async def closed_book_guesses(calls: TaskCalls, generator: ClosedBook, question: str, key: str) -> list[str]:
+async def closed_book_guesses(calls: TaskCalls, reader: ClosedBook, question: str, key: str) -> list[str]:
     """Return the answers of a model that sees nothing but the question."""
     guesses: list[str] = []
     for number in range(1, _GUESSES + 1):
         request = RecallRequest(question=question, sample=number - 1)
-        reply = await calls.ask(f"{key}/closed/{number}", Reply[Recalled], partial(generator.recall, request))
+        reply = await calls.ask(f"{key}/closed/{number}", Reply[Recalled], partial(reader.recall, request))
         if reply.value is not None and reply.value.answer.strip():
             guesses.append(reply.value.answer.strip())
     return list(dict.fromkeys(guesses))
@@ -280,8 +292,8 @@ def instruction_problem(instruction: str, solution: str, answers: Sequence[str])
         return TaskFinding(
             TaskProblem.BAD_INSTRUCTION, f"the instruction has {words:.0f} words: at most {_MAX_WORDS}"
         )
-    said, program = " ".join(tokens(instruction)), " ".join(tokens(solution))
-    if program and program in said:
+    instruction_words, program = " ".join(tokens(instruction)), " ".join(tokens(solution))
+    if program and program in instruction_words:
         return TaskFinding(TaskProblem.LEAK, "the instruction contains its solution")
     for answer in answers:
         if len(answer) >= _MIN_ANSWER and contains_phrase(instruction, answer):
@@ -295,8 +307,8 @@ def without_fence(text: str) -> str:
     >>> without_fence("```sql\\nSELECT 1\\n```")
     'SELECT 1'
     """
-    found = _FENCE.search(text)
-    return (found[1] if found else text).strip()
+    match = _FENCE.search(text)
+    return (match[1] if match else text).strip()
 
 
 def rejected(

@@ -66,8 +66,10 @@ class DesktopState:
     def differences(self, before: State, after: State) -> tuple[StateCondition, ...]:
         """Return conditions on files, or on windows if no file differs."""
         files = self._files.differences(_files(before), _files(after))
-        opened = [StateCondition(each, "open", "yes") for each in sorted(_windows(after) - _windows(before))]
-        closed = [StateCondition(each, ABSENT) for each in sorted(_windows(before) - _windows(after))]
+        opened = [
+            StateCondition(window, "open", "yes") for window in sorted(_windows(after) - _windows(before))
+        ]
+        closed = [StateCondition(window, ABSENT) for window in sorted(_windows(before) - _windows(after))]
         return files or (*opened, *closed)
 
     def is_start(self, state: State) -> bool:
@@ -84,7 +86,9 @@ class DesktopState:
 
     def shortcut(self, conditions: Sequence[StateCondition]) -> tuple[Action, ...]:
         """Create the files that are asked for, without content."""
-        return self._files.shortcut([each for each in conditions if not each.thing.startswith(_WINDOW)])
+        return self._files.shortcut(
+            [condition for condition in conditions if not condition.thing.startswith(_WINDOW)]
+        )
 
     def describe(self, state: State) -> str:
         """List the windows, and the files with their text."""
@@ -110,8 +114,8 @@ class DesktopState:
 
 
 def _windows(state: State) -> set[str]:
-    return {each for each in state if each.startswith(_WINDOW)}
+    return {thing for thing in state if thing.startswith(_WINDOW)}
 
 
 def _files(state: State) -> State:
-    return {thing: own for thing, own in state.items() if not thing.startswith(_WINDOW)}
+    return {thing: properties for thing, properties in state.items() if not thing.startswith(_WINDOW)}

@@ -1,15 +1,21 @@
 """Tasks about pictures in documents: the answer is in one region of one picture, and nowhere else."""
 
+import io
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from functools import partial
+from importlib import import_module
 from itertools import zip_longest
-from typing import Final, Protocol
+from math import ceil
+from typing import TYPE_CHECKING, Final, Protocol
 
+import anyio
 import msgspec
 from msgspec import Struct
 
 from agentflow.actors import together
+from agentflow.errors import ConfigurationError
+from agentflow.extras import missing_extra
 from agentflow.journal import Page
 from agentflow.questions import (
     AskedQuestion,
@@ -51,7 +57,6 @@ from agentflow.tasks._derivation import (
     instruction_problem,
     rejected,
 )
-from agentflow.tasks._image_regions import views_of
 from agentflow.tasks._verifiers import AnswerVerifier
 from agentflow.team import PutBlob, ReadBlob
 from agentflow.text import contains_phrase
@@ -60,6 +65,7 @@ from agentflow.trace import (
     Blob,
     InstructionRequest,
     Node,
+    Region,
     Reply,
     TaskInstruction,
     Tree,
@@ -67,6 +73,10 @@ from agentflow.trace import (
     digest,
 )
 from agentflow.values import Value, answer_agrees, kind_of, parse_value, show_value, values_agree
+
+if TYPE_CHECKING:
+    from PIL import Image
+
 
 KIND: Final = "document"
 """Name of the kind."""
@@ -79,8 +89,8 @@ _UNDETERMINED: Final = "It cannot be determined."
 _PICTURE: Final = "A picture from a document"
 
 
-class PictureRoles(ClosedBook, Protocol):
-    """Roles with vision that read facts in pictures, write questions about them, and answer them. A failed call is a reply."""
+class PictureWriter(Protocol):
+    """Role with vision that reads facts in pictures and writes questions about them. A failed call is a reply."""
 
     async def list_image_facts(self, request: ImageFactsRequest) -> Reply[ImageFacts]:
         """List the facts of a picture, each with its region."""
@@ -90,8 +100,26 @@ class PictureRoles(ClosedBook, Protocol):
         """Write the question that a fact answers."""
         ...
 
+
+class PictureReader(ClosedBook, Protocol):
+    """Role with vision that answers questions about pictures. A failed call is a reply."""
+
     async def read_all(self, request: ReadingRequest) -> Reply[Readings]:
         """Answer a question from pictures and texts alone."""
+        ...
+
+
+class PictureRoles(Protocol):
+    """The roles that write questions about pictures and answer them, such as a team."""
+
+    @property
+    def generator(self) -> PictureWriter:
+        """Writes questions."""
+        ...
+
+    @property
+    def reader(self) -> PictureReader:
+        """Answers them."""
         ...
 
 
@@ -101,9 +129,7 @@ class DocumentPictures(AnswerVerifier):
     def __init__(
         self, roles: PictureRoles, settings: DerivationSettings, *, put_blob: PutBlob, blob: ReadBlob
     ) -> None:
-        """Describe the kind.
-
-        :param roles: roles with vision.
+        """:param roles: roles with vision.
         :param put_blob: stores the region and the covered picture of each task.
         :param blob: reads pictures.
         """
@@ -193,20 +219,20 @@ class _PictureTaskWriter(TaskWriter):
 
     async def _facts(self) -> list[_ShownFact]:
         """Extract the facts of each picture; return those that are shown once, the first of each picture first."""
-        found = await together(partial(self._extract, picture) for picture in self._pictures)
-        self.rejected += [own for own in found if isinstance(own, RejectedTask)]
-        usable = [own for own in found if not isinstance(own, RejectedTask)]
-        known = [each for own in usable for each in own]
+        picture_facts = await together(partial(self._extract, picture) for picture in self._pictures)
+        self.rejected += [extracted for extracted in picture_facts if isinstance(extracted, RejectedTask)]
+        usable = [extracted for extracted in picture_facts if not isinstance(extracted, RejectedTask)]
+        facts = [fact for extracted in usable for fact in extracted]
         clear: list[list[_ShownFact]] = []
-        for own in usable:
-            problems = [(each, _repetition(each, known)) for each in own]
-            clear.append([each for each, problem in problems if problem is None])
+        for extracted in usable:
+            problems = [(fact, _repetition(fact, facts)) for fact in extracted]
+            clear.append([fact for fact, problem in problems if problem is None])
             self.rejected += [
-                rejected(KIND, problem, solution=each.words)
-                for each, problem in problems
+                rejected(KIND, problem, solution=fact.words)
+                for fact, problem in problems
                 if problem is not None
             ]
-        return [each for round_ in zip_longest(*clear) for each in round_ if each is not None]
+        return [fact for round_ in zip_longest(*clear) for fact in round_ if fact is not None]
 
     async def _extract(self, picture: _ShownPicture) -> list[_ShownFact] | RejectedTask:
         request = ImageFactsRequest(
@@ -217,7 +243,9 @@ class _PictureTaskWriter(TaskWriter):
             image=picture.blob,
         )
         reply = await self.calls.ask(
-            f"facts/{picture.blob.hash}", Reply[ImageFacts], partial(self._roles.list_image_facts, request)
+            f"facts/{picture.blob.hash}",
+            Reply[ImageFacts],
+            partial(self._roles.generator.list_image_facts, request),
         )
         if reply.value is None:
             return rejected(KIND, TaskProblem.MODEL_FAILED, failure_reason(reply), solution="")
@@ -253,7 +281,7 @@ class _PictureTaskWriter(TaskWriter):
         answer = show_value(shown.value)
         request = self._instruction(shown, answer, earlier)
         reply = await self.calls.ask(
-            f"{key}/instruct", Reply[TaskInstruction], partial(self._roles.instruct, request)
+            f"{key}/instruct", Reply[TaskInstruction], partial(self._roles.generator.instruct, request)
         )
         if reply.value is None:
             return rejected(KIND, TaskProblem.MODEL_FAILED, failure_reason(reply), solution=shown.words)
@@ -292,7 +320,7 @@ class _PictureTaskWriter(TaskWriter):
         request = ReadingRequest(
             documents=tuple(documents), questions=(AskedQuestion(1, question),), sample=sample
         )
-        reply = await self.calls.ask(key, Reply[Readings], partial(self._roles.read_all, request))
+        reply = await self.calls.ask(key, Reply[Readings], partial(self._roles.reader.read_all, request))
         if reply.value is None or not reply.value.readings:
             return None
         return reply.value.readings[0].answers
@@ -301,34 +329,35 @@ class _PictureTaskWriter(TaskWriter):
         """Have the question answered from the region alone."""
 
         async def difference(number: int) -> str:
-            said = await self._read(question, [_picture(crop)], f"{key}/crop/{number}", number - 1)
-            if said is None:
+            answers = await self._read(question, [_picture(crop)], f"{key}/crop/{number}", number - 1)
+            if answers is None:
                 return "a reader of the region failed"
-            if len(said) == 1 and answer_agrees(value, said[0], question=question):
+            if len(answers) == 1 and answer_agrees(value, answers[0], question=question):
                 return ""
-            return f"a reader of the region alone answers: {'; '.join(said)[:80] or 'nothing'}"
+            return f"a reader of the region alone answers: {'; '.join(answers)[:80] or 'nothing'}"
 
         return await count_votes(difference, self.settings.samples)
 
     async def _elsewhere(self, question: str, shown: _ShownFact, masked: Blob, key: str) -> _Readings:
         """Have it answered without the region: from the covered picture, others, the text, and from memory."""
-        value, own = shown.value, shown.picture
-        siblings = [each for each in self._pictures if each.blob != own.blob][:_MAX_SIBLINGS]
+        value, own_picture = shown.value, shown.picture
+        siblings = [picture for picture in self._pictures if picture.blob != own_picture.blob][:_MAX_SIBLINGS]
         sources = [("masked_page", [_picture(masked)])]
         sources += [
-            (f"sibling/{each.node.id}/{each.blob.hash[:8]}", [_picture(each.blob)]) for each in siblings
+            (f"sibling/{sibling.node.id}/{sibling.blob.hash[:8]}", [_picture(sibling.blob)])
+            for sibling in siblings
         ]
         if texts := self._passages(shown):
             sources.append(("text", texts))
         wrong: list[tuple[str, str]] = []
         for name, documents in sources:
-            said = await self._read(question, documents, f"{key}/{name}")
-            if said is None:
+            answers = await self._read(question, documents, f"{key}/{name}")
+            if answers is None:
                 return _Readings((), TaskFinding(TaskProblem.MODEL_FAILED, f"a reader of {name} failed"))
-            if any(answer_agrees(value, each, question=question) for each in said):
+            if any(answer_agrees(value, answer, question=question) for answer in answers):
                 return _Readings((), TaskFinding(TaskProblem.ELSEWHERE, f"it is answered from {name}"))
-            wrong.append((name, said[0] if said else ""))
-        guesses = await closed_book_guesses(self.calls, self._roles, question, key)
+            wrong.append((name, answers[0] if answers else ""))
+        guesses = await closed_book_guesses(self.calls, self._roles.reader, question, key)
         if any(answer_agrees(value, guess, question=question) for guess in guesses):
             reason = TaskFinding(TaskProblem.CLOSED_BOOK, "a model answers it without the picture")
             return _Readings((), reason)
@@ -338,11 +367,11 @@ class _PictureTaskWriter(TaskWriter):
     def _passages(self, shown: _ShownFact) -> list[ShownDocument]:
         """Return the parts of the tree's texts that name the subject."""
         subject = shown.fact.subject
-        found = [text for text in self._texts if contains_phrase(text, subject)]
+        matching_texts = [text for text in self._texts if contains_phrase(text, subject)]
         return list(
             documents_from(
                 (f"text {number}", "", _window(text, subject))
-                for number, text in enumerate(found[:_MAX_TEXTS], 1)
+                for number, text in enumerate(matching_texts[:_MAX_TEXTS], 1)
             )
         )
 
@@ -425,12 +454,12 @@ def _picture(blob: Blob) -> ShownDocument:
     return ShownDocument(number=1, id=blob.hash, title=_PICTURE, complete=True, passages=(passage,), nodes=())
 
 
-def _repetition(shown: _ShownFact, known: Sequence[_ShownFact]) -> TaskFinding | None:
+def _repetition(shown: _ShownFact, shown_facts: Sequence[_ShownFact]) -> TaskFinding | None:
     """Return the problem of a fact that is shown a second time, with the same value or another one."""
-    own = shown.fact
-    for other in known:
+    shown_fact = shown.fact
+    for other in shown_facts:
         fact = other.fact
-        if other is shown or (fact.subject, fact.relation) != (own.subject, own.relation):
+        if other is shown or (fact.subject, fact.relation) != (shown_fact.subject, shown_fact.relation):
             continue
         if not values_agree(other.value, shown.value):
             return TaskFinding(TaskProblem.AMBIGUOUS, "pictures show different values")
@@ -460,3 +489,73 @@ def _wrong(
         TaskAttempt(name=f"other_figure/{number}", answer=answer) for number, answer in enumerate(near, 1)
     ]
     return tuple(wrong)
+
+
+_MARGIN: Final = 0.01
+"""Share of the image's width and height by which a region is enlarged: models place edges roughly."""
+_MAX_SHARE: Final = 0.6
+"""Largest share of an image that a region may cover."""
+_FORMATS: Final = ("PNG", "JPEG", "GIF", "WEBP")
+_MAX_PIXELS: Final = 50_000_000
+_COVER: Final = (127, 127, 127)
+
+
+class RegionViews(Struct, frozen=True):
+    """A region alone, and its image without it, as PNG."""
+
+    crop: bytes
+    """The region."""
+    masked: bytes
+    """The image with the region covered in grey."""
+
+
+def check_images() -> None:
+    """Check that images can be read.
+
+    See docs/tasks.md.
+
+    :raises ConfigurationError: one line with the command that adds the library.
+    """
+    try:
+        import_module("PIL.Image")
+    except ImportError:
+        raise ConfigurationError(f"tasks: {missing_extra('document', 'document')}") from None
+
+
+async def views_of(data: bytes, region: Region) -> RegionViews | None:
+    """Return the views of a region; `None` if the image can't be read, or the region covers most of it.
+
+    Example::
+
+        views = await views_of(png, Region(1, 0.1, 0.2, 0.5, 0.4))
+    """
+    if (region.right - region.left) * (region.bottom - region.top) > _MAX_SHARE:
+        return None
+    return await anyio.to_thread.run_sync(_views, data, region)
+
+
+def _views(data: bytes, region: Region) -> RegionViews | None:
+    from PIL import Image  # of an extra
+
+    try:
+        image = Image.open(io.BytesIO(data), formats=_FORMATS)
+        if image.width * image.height > _MAX_PIXELS:
+            return None
+        page = image.convert("RGB")
+    except Exception:  # boundary: the bytes come from a tool, and Pillow raises many kinds of errors
+        return None
+    box = (
+        max(0, int((region.left - _MARGIN) * page.width)),
+        max(0, int((region.top - _MARGIN) * page.height)),
+        min(page.width, ceil((region.right + _MARGIN) * page.width)),
+        min(page.height, ceil((region.bottom + _MARGIN) * page.height)),
+    )
+    crop = page.crop(box)
+    page.paste(_COVER, box)
+    return RegionViews(_png(crop), _png(page))
+
+
+def _png(image: "Image.Image") -> bytes:
+    out = io.BytesIO()
+    image.save(out, "PNG", compress_level=1)
+    return out.getvalue()

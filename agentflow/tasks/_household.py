@@ -41,9 +41,9 @@ class HouseholdState:
         result = await sandbox.execute(INSPECT)
         if result.error is not None:
             raise ToolFailure(result.error.kind, result.error.message)
-        found = msgspec.convert(result.data, _Facts)
-        state: dict[str, Mapping[str, str]] = dict(found.facts)
-        return state | {GOAL: {"words": found.task, "done": found.task if found.success else ""}}
+        facts = msgspec.convert(result.data, _Facts)
+        state: dict[str, Mapping[str, str]] = dict(facts.facts)
+        return state | {GOAL: {"words": facts.task, "done": facts.task if facts.success else ""}}
 
     def probe(self, condition: StateCondition) -> tuple[Action, ...]:
         """Return the inspection."""
@@ -76,7 +76,7 @@ class HouseholdState:
 
     def describe(self, state: State) -> str:
         """List everything with its properties."""
-        things = [f"{thing}: {_properties(own)}" for thing, own in state.items() if thing != GOAL]
+        things = [f"{thing}: {_properties(values)}" for thing, values in state.items() if thing != GOAL]
         return "\n".join([f"Task of the seed: {state[GOAL]['words']}", *things])
 
     def says(self, condition: StateCondition) -> str:
@@ -114,21 +114,21 @@ class HouseholdState:
 def _things(before: State, after: State) -> tuple[StateCondition, ...]:
     return tuple(
         StateCondition(thing, name, value)
-        for thing, own in after.items()
+        for thing, properties in after.items()
         if thing != GOAL
-        for name, value in own.items()
+        for name, value in properties.items()
         if name not in _BY_THE_WAY and before.get(thing, {}).get(name) != value
     )
 
 
 def _furniture(before: State, after: State) -> tuple[StateCondition, ...]:
     return tuple(
-        StateCondition(thing, name, own[name])
-        for thing, own in after.items()
+        StateCondition(thing, name, properties[name])
+        for thing, properties in after.items()
         for name in _BY_THE_WAY
-        if name in own and before.get(thing, {}).get(name) != own[name]
+        if name in properties and before.get(thing, {}).get(name) != properties[name]
     )
 
 
-def _properties(own: Mapping[str, str]) -> str:
-    return ", ".join(f"{name} {value}" for name, value in own.items())
+def _properties(properties: Mapping[str, str]) -> str:
+    return ", ".join(f"{name} {value}" for name, value in properties.items())

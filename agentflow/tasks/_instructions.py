@@ -74,7 +74,7 @@ async def write_instruction(
     page: Page,
 ) -> WrittenInstruction:
     """Write drafts until one names everything that the conditions check, and nothing else."""
-    nodes = [tree.by_id[each] for each in candidate.path]
+    nodes = [tree.by_id[node_id] for node_id in candidate.path]
     usage, rejected, text = Usage(), tuple[tuple[str, str], ...](), ""
     findings: tuple[tuple[TaskProblem, str], ...] = ()
     for number in range(1, settings.max_drafts + 1):
@@ -98,33 +98,35 @@ def instruction_findings(
     text: str, candidate: TaskCandidate, actions: Sequence[Action], reader: StateReader, max_words: int
 ) -> tuple[tuple[TaskProblem, str], ...]:
     """Return the problems of an instruction: something missing, something given away, too long."""
-    found: list[tuple[TaskProblem, str]] = []
+    findings: list[tuple[TaskProblem, str]] = []
     if word_count(text) < 3:
         return ((TaskProblem.BAD_INSTRUCTION, "it has fewer than three words"),)
     if word_count(text) > max_words:
-        found.append((TaskProblem.BAD_INSTRUCTION, f"it has more than {max_words} words"))
+        findings.append((TaskProblem.BAD_INSTRUCTION, f"it has more than {max_words} words"))
     if match := _TALKS_OF_ITSELF.search(text):
-        found.append(
+        findings.append(
             (TaskProblem.BAD_INSTRUCTION, f"it mentions {match[0]!r}, which its reader does not know")
         )
     plain = _plain(text)
     missing = [
         name
-        for each in candidate.conditions
-        for name in reader.must_name(each, actions)
+        for condition in candidate.conditions
+        for name in reader.must_name(condition, actions)
         if _plain(name) not in plain
     ]
-    found += [
+    findings += [
         (TaskProblem.BAD_INSTRUCTION, f"it does not name {name!r}, which is checked")
         for name in dict.fromkeys(missing)
     ]
-    secrets = [secret for each in candidate.conditions for secret in reader.must_hide(each, actions)]
-    found += [
+    secrets = [
+        secret for condition in candidate.conditions for secret in reader.must_hide(condition, actions)
+    ]
+    findings += [
         (TaskProblem.LEAK, f"it gives away {secret[:80]!r}, which is to be found out")
         for secret in dict.fromkeys(secrets)
         if _plain(secret) in plain and ("\n" in secret or contains_phrase(text, secret))
     ]
-    return tuple(found)
+    return tuple(findings)
 
 
 def _plain(text: str) -> str:
@@ -156,6 +158,6 @@ def _request(
         examples=settings.examples,
         environment=candidate.before,
         solution="\n".join(steps),
-        result="\n".join(f"- {reader.says(each)}" for each in candidate.conditions),
+        result="\n".join(f"- {reader.says(condition)}" for condition in candidate.conditions),
         rejected=rejected,
     )

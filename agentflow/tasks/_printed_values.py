@@ -39,36 +39,38 @@ def value_of(output: str, *, ordered: bool = False) -> Value | None:
     >>> value_of("nan") is None
     True
     """
-    said = output.strip()
-    if not said or said.lower() in ("nan", "none", "null", "inf", "-inf", "[]"):
+    text = output.strip()
+    if not text or text.lower() in ("nan", "none", "null", "inf", "-inf", "[]"):
         return None
     try:
-        found: Json = msgspec.json.decode(said.replace("'", '"') if said.startswith("[") else said)
+        decoded: Json = msgspec.json.decode(text.replace("'", '"') if text.startswith("[") else text)
     except DECODE_ERRORS:
-        return _scalar({"True": True, "False": False}.get(said, said))
-    match found:
+        return _scalar({"True": True, "False": False}.get(text, text))
+    match decoded:
         case [*items]:
             scalars = [_scalar(item) for item in items]
-            whole = tuple(one for one in scalars if one is not None and not isinstance(one, ListValue))
+            whole = tuple(
+                scalar for scalar in scalars if scalar is not None and not isinstance(scalar, ListValue)
+            )
             complete = 0 < len(whole) == len(scalars) <= _MAX_ITEMS
             return ListValue(whole, ordered) if complete else None
         case {**_rest}:
             return None
         case _:
-            return _scalar(found)
+            return _scalar(decoded)
 
 
-def _scalar(found: Json) -> Value | None:
-    match found:
+def _scalar(value: Json) -> Value | None:
+    match value:
         case bool():
-            return BoolValue(found)
+            return BoolValue(value)
         case int() | float():
-            return _number(repr(found))
-        case str() if found.strip() and not _REPR.search(found):
-            date = parse_value(found, ValueKind.DATE) if re.search(r"\d{4}-\d\d", found) else None
+            return _number(repr(value))
+        case str() if value.strip() and not _REPR.search(value):
+            date = parse_value(value, ValueKind.DATE) if re.search(r"\d{4}-\d\d", value) else None
             if date is not None:
                 return date
-            return parse_value(found, ValueKind.ENTITY) if len(found.split()) <= _MAX_WORDS else None
+            return parse_value(value, ValueKind.ENTITY) if len(value.split()) <= _MAX_WORDS else None
         case _:
             return None
 
@@ -84,15 +86,15 @@ def _number(text: str) -> NumberValue | None:
 def too_precise(value: Value) -> bool:
     """Tell whether a number has more decimals than an answer would state."""
     items = value.items if isinstance(value, ListValue) else (value,)
-    exponents = [one.amount.as_tuple().exponent for one in items if isinstance(one, NumberValue)]
-    return any(isinstance(one, int) and -one > MAX_DECIMALS for one in exponents)
+    exponents = [item.amount.as_tuple().exponent for item in items if isinstance(item, NumberValue)]
+    return any(isinstance(exponent, int) and -exponent > MAX_DECIMALS for exponent in exponents)
 
 
-def same_output(one: ProgramRun, other: ProgramRun, *, ordered: bool = False) -> bool:
+def same_output(run: ProgramRun, other: ProgramRun, *, ordered: bool = False) -> bool:
     """Tell whether two runs printed the same value."""
-    first, second = value_of(one.output, ordered=ordered), value_of(other.output, ordered=ordered)
+    first, second = value_of(run.output, ordered=ordered), value_of(other.output, ordered=ordered)
     if first is None or second is None:
-        return first is None and second is None and one.output == other.output
+        return first is None and second is None and run.output == other.output
     return values_agree(first, second)
 
 
@@ -102,8 +104,8 @@ def answer_verdict(task: VerifiableTask, answer: str) -> TaskVerdict:
         return TaskVerdict(passed=False, reasons=("there is no answer",))
     question = str(task.metadata["question"])
     failed = [
-        each.says
-        for each in task.verifier
-        if not answer_agrees(msgspec.convert(each.expected, Value), answer, question=question)
+        check.says
+        for check in task.verifier
+        if not answer_agrees(msgspec.convert(check.expected, Value), answer, question=question)
     ]
     return TaskVerdict(passed=not failed, reasons=tuple(failed))

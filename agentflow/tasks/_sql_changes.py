@@ -43,8 +43,8 @@ def boundaries(query: str) -> list[str]:
     >>> boundaries("SELECT name FROM rivers WHERE length > 500 AND depth BETWEEN 2 AND 4.5 LIMIT 3")
     ['500', '2', '4.5']
     """
-    found = [number for match in _COMPARED.finditer(query) for number in match.groups() if number]
-    return list(dict.fromkeys(found))[:_MAX_BOUNDARIES]
+    numbers = [number for match in _COMPARED.finditer(query) for number in match.groups() if number]
+    return list(dict.fromkeys(numbers))[:_MAX_BOUNDARIES]
 
 
 def changes_of(
@@ -79,18 +79,20 @@ class _Rows:
     @property
     def free(self) -> list[TaskColumn]:
         """Columns that are part of no key."""
-        return [one for one in self.table.columns if one.name not in self.table.key and not one.refers]
+        return [
+            column for column in self.table.columns if column.name not in self.table.key and not column.refers
+        ]
 
     @property
     def measures(self) -> list[TaskColumn]:
         """Numeric columns that are part of no key."""
-        return [one for one in self.free if _NUMERIC.search(one.type)]
+        return [column for column in self.free if _NUMERIC.search(column.type)]
 
     def share(self, parts: int, number: int) -> str:
         """Return the condition of every n-th row."""
-        return f"abs({self.place(self.name)}) % {parts} = {number % parts}"
+        return f"abs({self.row_number(self.name)}) % {parts} = {number % parts}"
 
-    def place(self, table: str) -> str:
+    def row_number(self, table: str) -> str:
         """Return a whole number that identifies a row, or at least spreads the rows."""
         types = {column.name: column.type for column in self.table.columns}
         key = self.table.key
@@ -104,19 +106,29 @@ class _Rows:
 
 def _updates(rows: _Rows, number: int, chance: random.Random) -> Iterator[list[str]]:
     """Change numbers by small amounts, move other values to another row, set some to null, and make ties."""
-    steps = [f"{_quoted(one.name)} = {_quoted(one.name)} + {chance.randint(1, 9)}" for one in rows.measures]
+    steps = [
+        f"{_quoted(measure.name)} = {_quoted(measure.name)} + {chance.randint(1, 9)}"
+        for measure in rows.measures
+    ]
     yield _update(rows.name, steps, rows.share(COPIES, number))
-    moved = [one for one in rows.table.columns if one.name not in rows.table.key and one not in rows.measures]
-    other = f"{rows.name} AS other WHERE {rows.place('other')} > {rows.place(rows.name)}"
-    order = f"ORDER BY {rows.place('other')} LIMIT 1"
+    moved = [
+        column
+        for column in rows.table.columns
+        if column.name not in rows.table.key and column not in rows.measures
+    ]
+    other = f"{rows.name} AS other WHERE {rows.row_number('other')} > {rows.row_number(rows.name)}"
+    order = f"ORDER BY {rows.row_number('other')} LIMIT 1"
     shifts = [
-        f"{_quoted(one.name)} = (SELECT other.{_quoted(one.name)} FROM {other} {order})" for one in moved
+        f"{_quoted(changed.name)} = (SELECT other.{_quoted(changed.name)} FROM {other} {order})"
+        for changed in moved
     ]
     exists = f"EXISTS (SELECT 1 FROM {other})"
     yield _update(rows.name, shifts, f"{rows.share(COPIES + 1, number)} AND {exists}")
     if rows.free:
         empty = chance.sample(rows.free, min(2, len(rows.free)))
-        yield _update(rows.name, [f"{_quoted(one.name)} = NULL" for one in empty], rows.share(5, number + 1))
+        yield _update(
+            rows.name, [f"{_quoted(changed.name)} = NULL" for changed in empty], rows.share(5, number + 1)
+        )
     if rows.measures:
         column = _quoted(chance.choice(rows.measures).name)
         tie = f"{column} = (SELECT max({column}) FROM {rows.name})"
@@ -126,7 +138,7 @@ def _updates(rows: _Rows, number: int, chance: random.Random) -> Iterator[list[s
 def _bounded(rows: _Rows, number: int, bounds: Sequence[str]) -> Iterator[list[str]]:
     """Move measures next to the bounds, so that `>` and `>=`, or 5 and 6, give different results."""
     for at, bound in enumerate(bounds):
-        sets = [f"{_quoted(one.name)} = {bound} + {number - 1}" for one in rows.measures]
+        sets = [f"{_quoted(measure.name)} = {bound} + {number - 1}" for measure in rows.measures]
         yield _update(rows.name, sets, rows.share(2 + len(bounds), at))
 
 
@@ -135,7 +147,7 @@ def _update(table: str, sets: Sequence[str], where: str) -> list[str]:
     if not sets:
         return []
     several = [f"UPDATE {table} SET {', '.join(sets)} WHERE {where}"] if len(sets) > 1 else []
-    return [*several, *(f"UPDATE {table} SET {one} WHERE {where}" for one in sets)]
+    return [*several, *(f"UPDATE {table} SET {assignment} WHERE {where}" for assignment in sets)]
 
 
 def _deleted(rows: _Rows, number: int) -> Iterator[str]:
@@ -157,7 +169,7 @@ def _target(column: TaskColumn, table: TaskTable) -> str:
 def _added(rows: _Rows, number: int) -> Iterator[str]:
     """Add copies of a few rows, under new keys."""
     table = rows.table
-    values = {one.name: _quoted(one.name) for one in table.columns}
+    values = {column.name: _quoted(column.name) for column in table.columns}
     if table.key:
         types = {column.name: column.type for column in table.columns}
         if len(table.key) != 1 or not _WHOLE.search(types.get(table.key[0], "")):

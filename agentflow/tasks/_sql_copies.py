@@ -90,14 +90,11 @@ class SqlCopies:
     """
 
     def __init__(self, sandbox: Sandbox) -> None:
-        """Describe them.
-
-        :param sandbox: sandbox whose `sql` backend is writable, so that each session has copies.
-        """
+        """:param sandbox: sandbox whose `sql` backend is writable, so that each session has copies."""
         self._sandbox = sandbox
         self._copies: OrderedDict[str, _Copy] = OrderedDict()
         self._bases: dict[str, Sandbox] = {}
-        self._turn = anyio.Lock()
+        self._lock = anyio.Lock()
 
     async def prepare(self) -> None:
         """Copy the databases of Postgres servers, which copy a database only while no client uses it; later copies are made of these.
@@ -121,7 +118,7 @@ class SqlCopies:
 
         :raises ToolFailure: if they can't be listed.
         """
-        return [one["id"] for one in await self._listed()]
+        return [database["id"] for database in await self._listed()]
 
     async def _listed(self) -> list[dict[str, Json]]:
         result = await self._sandbox.execute("sql_list_databases")
@@ -144,7 +141,7 @@ class SqlCopies:
             )
         if result.error is not None:
             raise ToolFailure(result.error.kind, result.error.message)
-        tables = tuple(_table(one) for one in result.data["tables"] if one["kind"] == "table")
+        tables = tuple(_table(table) for table in result.data["tables"] if table["kind"] == "table")
         return SqlSchema(database, result.data["engine"], tables)
 
     async def run(self, database: str, query: str, changes: Sequence[str] = ()) -> SqlResult:
@@ -217,7 +214,7 @@ class SqlCopies:
     async def _claim(self, key: str, database: str) -> _Copy:
         """Return a copy, locked; one that a query changed meanwhile is replaced."""
         while True:
-            async with self._turn:
+            async with self._lock:
                 if key not in self._copies:
                     await self._make_room()
                     self._copies[key] = _Copy(await self._fork(database))
@@ -232,7 +229,7 @@ class SqlCopies:
 
     async def _keep(self, key: str, copy: _Copy) -> bool:
         """Keep a copy for later queries, unless there is an equal one."""
-        async with self._turn:
+        async with self._lock:
             if key in self._copies:
                 return False
             await self._make_room()

@@ -11,7 +11,7 @@ from agentflow.tasks._sql_copies import SqlResult
 Json: TypeAlias = Any
 """A JSON value."""
 
-_MOST_COLUMNS: Final = 6
+_MAX_COLUMNS: Final = 6
 """Maximum columns of a result whose order is ignored."""
 
 _SWAPS: Final = (
@@ -36,27 +36,27 @@ _SWAPS: Final = (
 )  # fmt: skip
 
 
-def same_rows(one: Sequence[Sequence[Json]], other: Sequence[Sequence[Json]], *, ordered: bool) -> bool:
+def same_rows(result: Sequence[Sequence[Json]], other: Sequence[Sequence[Json]], *, ordered: bool) -> bool:
     """Tell whether two results have the same rows; the order of columns counts only in wide results.
 
     Numbers are equal if they agree in nine significant digits.
     """
-    if len(one) != len(other):
+    if len(result) != len(other):
         return False
-    if not one:
+    if not result:
         return True
-    width = len(one[0])
-    if any(len(row) != width for row in (*one, *other)):
+    width = len(result[0])
+    if any(len(row) != width for row in (*result, *other)):
         return False
-    rows = [tuple(map(_cell, row)) for row in one]
+    rows = [tuple(map(_cell, row)) for row in result]
     others = [tuple(map(_cell, row)) for row in other]
     if _equal(rows, others, ordered):
         return True
-    if not 1 < width <= _MOST_COLUMNS:
+    if not 1 < width <= _MAX_COLUMNS:
         return False
     return any(
-        _equal(rows, [tuple(row[at] for at in places) for row in others], ordered)
-        for places in _assignments(rows, others, width)
+        _equal(rows, [tuple(row[at] for at in order) for row in others], ordered)
+        for order in _assignments(rows, others, width)
     )
 
 
@@ -69,9 +69,9 @@ def _assignments(
     fits = [[at for at in range(width) if theirs[at] == column] for column in columns]
     if all(fits):
         yield from (
-            places
-            for places in permutations(range(width))
-            if all(place in fits[at] for at, place in enumerate(places))
+            order
+            for order in permutations(range(width))
+            if all(column_index in fits[at] for at, column_index in enumerate(order))
         )
 
 
@@ -100,14 +100,14 @@ def _cell(value: Json) -> str:
 
 def mistakes_of(query: str) -> list[tuple[str, str]]:
     """Return queries that differ from this one by a typical mistake, with its name."""
-    found: dict[str, str] = {}
+    mistakes: dict[str, str] = {}
     for name, pattern, instead in _SWAPS:
         for match in pattern.finditer(query):
             new = str(int(match[0]) + 1) if instead == "+1" else instead
             changed = f"{query[: match.start()]}{new}{query[match.end() :]}"
-            if changed != query and changed not in found:
-                found[changed] = name
-    return [(name, changed) for changed, name in found.items()]
+            if changed != query and changed not in mistakes:
+                mistakes[changed] = name
+    return [(name, changed) for changed, name in mistakes.items()]
 
 
 def constant_query(result: SqlResult) -> str:

@@ -1,12 +1,15 @@
 """Tasks of state: from a node of a tree to a descendant, verified by conditions on the state."""
 
+from collections.abc import Sequence
 from functools import partial
 
 from msgspec import Struct
 
 from agentflow.actors import together
+from agentflow.errors import ErrorKind, ToolFailure
 from agentflow.growth import BranchSandboxes, ExecutorPort
 from agentflow.journal import Page
+from agentflow.sandbox import Sandbox
 from agentflow.tasks._contract import (
     GOLD,
     NO_OP,
@@ -19,13 +22,104 @@ from agentflow.tasks._contract import (
     task_id,
 )
 from agentflow.tasks._instructions import InstructionAuthor, InstructionSettings, write_instruction
-from agentflow.tasks._state_verifier import StateVerifier
-from agentflow.tasks._states import StateReader
+from agentflow.tasks._states import StateCondition, StateReader
 from agentflow.tasks._survey import TaskCandidate, candidates, survey
-from agentflow.trace import Tree, Usage
+from agentflow.trace import TaskVerdict, Tree, Usage
 
 SHORTCUT = "shortcut"
 """Name of the attempt to pass without solving."""
+
+
+class StateVerifier:
+    """Verifies the states of a terminal, a household, a desktop. See docs/tasks.md."""
+
+    def __init__(self, reader: StateReader, *, executor: ExecutorPort, sandboxes: BranchSandboxes) -> None:
+        """:param reader: reads states.
+        :param executor: makes the tool calls.
+        :param sandboxes: sandboxes of the run.
+        """
+        self._reader = reader
+        self._executor = executor
+        self._sandboxes = sandboxes
+
+    @property
+    def name(self) -> str:
+        """Name of the kind."""
+        return self._reader.name
+
+    async def verify(
+        self, task: VerifiableTask, attempt: TaskAttempt, session: Sandbox | None = None
+    ) -> TaskVerdict:
+        """Verify an attempt in a fork of the agent's session, or make it in a session of its own.
+
+        A session that can't be forked, such as a desktop, is read itself.
+
+        :raises RunStopped: if the run can't continue.
+        """
+        conditions = [StateCondition.of(predicate) for predicate in task.verifier]
+        try:
+            if session is None:
+                async with self._sandboxes.reserve(1):
+                    return await self._make(task, attempt, conditions)
+            return await self._judge_fork(session, conditions)
+        except ToolFailure as failure:
+            return TaskVerdict(False, error=failure.message)
+
+    async def _judge_fork(self, session: Sandbox, conditions: Sequence[StateCondition]) -> TaskVerdict:
+        try:
+            fork = await session.fork()
+        except ToolFailure as failure:
+            if failure.kind is not ErrorKind.CANNOT_FORK:
+                raise
+            return await self._judge(session, conditions)
+        async with fork:
+            return await self._judge(fork, conditions)
+
+    async def _make(
+        self, task: VerifiableTask, attempt: TaskAttempt, conditions: Sequence[StateCondition]
+    ) -> TaskVerdict:
+        sandbox = await self.open(task)
+        try:
+            for action in attempt.actions:
+                await self._executor.act(sandbox, action)
+            return await self._judge(sandbox, conditions)
+        finally:
+            await sandbox.close()
+
+    async def open(self, task: VerifiableTask) -> Sandbox:
+        """Return a sandbox in the initial state of a task; the caller closes it. Attempts are made in forks of it.
+
+        :raises ToolFailure: if the state can't be reached.
+        """
+        sandbox = await self._sandboxes.base.fork()
+        try:
+            await self.prepare(task, sandbox)
+        except BaseException:
+            await sandbox.close()
+            raise
+        return sandbox
+
+    async def prepare(self, task: VerifiableTask, sandbox: Sandbox) -> None:
+        """Bring a fresh sandbox into the initial state of a task.
+
+        :raises ToolFailure: if the state can't be reached.
+        """
+        if task.setup.backends:
+            await sandbox.create_session(task.setup.backends)
+        for action in task.setup.actions:
+            outcome = await self._executor.act(sandbox, action)
+            if outcome.failure is not None:
+                kind = ErrorKind(outcome.failure.kind)
+                raise ToolFailure(kind, f"the initial state can't be reached: {outcome.failure.message}")
+
+    async def _judge(self, sandbox: Sandbox, conditions: Sequence[StateCondition]) -> TaskVerdict:
+        state = await self._reader.read(sandbox, conditions)
+        failed = tuple(
+            self._reader.says(condition).split("\n")[0]
+            for condition in conditions
+            if not condition.holds(state)
+        )
+        return TaskVerdict(not failed, failed)
 
 
 class StateTaskSettings(Struct, frozen=True, kw_only=True):
@@ -59,9 +153,7 @@ class StateTasks(StateVerifier):
         author: InstructionAuthor,
         settings: StateTaskSettings | None = None,
     ) -> None:
-        """Describe it.
-
-        :param reader: reads states, and compares them.
+        """:param reader: reads states, and compares them.
         :param executor: makes the tool calls.
         :param sandboxes: sandboxes of the run.
         :param author: writes instructions.
@@ -87,10 +179,10 @@ class StateTasks(StateVerifier):
             )
 
         chosen = (await page.once(f"tasks/{self.name}", _Candidates, find)).found
-        written = await together(partial(self._task, tree, each, page) for each in chosen)
+        written = await together(partial(self._task, tree, task, page) for task in chosen)
         return DerivedTasks(
-            tasks=tuple(each for each, _ in written if isinstance(each, VerifiableTask)),
-            rejected=tuple(each for each, _ in written if isinstance(each, RejectedTask)),
+            tasks=tuple(outcome for outcome, _ in written if isinstance(outcome, VerifiableTask)),
+            rejected=tuple(outcome for outcome, _ in written if isinstance(outcome, RejectedTask)),
             usage=sum((usage for _, usage in written), Usage()),
         )
 
@@ -109,7 +201,7 @@ class StateTasks(StateVerifier):
                     kind=self.name,
                     instruction=instruction.text,
                     solution=solution,
-                    findings=tuple(TaskFinding(*each) for each in instruction.findings),
+                    findings=tuple(TaskFinding(*finding) for finding in instruction.findings),
                 ),
                 instruction.usage,
             )
@@ -120,8 +212,8 @@ class StateTasks(StateVerifier):
             setup=setup,
             gold=gold,
             verifier=tuple(
-                each.predicate(self._reader.says(each), self._reader.probe(each))
-                for each in candidate.conditions
+                condition.predicate(self._reader.says(condition), self._reader.probe(condition))
+                for condition in candidate.conditions
             ),
             wrong=self._wrong(candidate),
             tree_id=tree.id,
@@ -141,12 +233,12 @@ class StateTasks(StateVerifier):
 
     @staticmethod
     def _gold(tree: Tree, candidate: TaskCandidate) -> TaskAttempt:
-        nodes = [tree.by_id[each] for each in candidate.path]
+        nodes = [tree.by_id[node_id] for node_id in candidate.path]
         return TaskAttempt(name=GOLD, actions=tuple(node.action for node in nodes if node.action is not None))
 
     def _wrong(self, candidate: TaskCandidate) -> tuple[TaskAttempt, ...]:
         siblings = [
-            TaskAttempt(name=f"sibling/{each.node}", actions=each.actions) for each in candidate.wrong
+            TaskAttempt(name=f"sibling/{miss.node}", actions=miss.actions) for miss in candidate.wrong
         ]
         shortcut = self._reader.shortcut(candidate.conditions)
         cheats = [TaskAttempt(name=SHORTCUT, actions=shortcut)] if shortcut else []

@@ -32,12 +32,12 @@ class StateCondition(Struct, frozen=True):
         """Tell whether it holds in a state."""
         if self.property == ABSENT:
             return self.thing not in state
-        found = state.get(self.thing, {}).get(self.property)
-        if found is None:
+        value = state.get(self.thing, {}).get(self.property)
+        if value is None:
             return False
         if self.contains:
-            return f"\n{self.value}\n" in f"\n{found}\n"
-        return found == self.value
+            return f"\n{self.value}\n" in f"\n{value}\n"
+        return value == self.value
 
     def predicate(self, says: str, probe: tuple[Action, ...]) -> TaskPredicate:
         """Return it as a predicate of a task."""

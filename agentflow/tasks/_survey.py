@@ -27,7 +27,7 @@ async def survey(
     states: dict[str, State] = {}
 
     async def visit(node: Node, sandbox: Sandbox) -> None:
-        children = [tree.by_id[each] for each in tree.children[node.id]]
+        children = [tree.by_id[child_id] for child_id in tree.children[node.id]]
         reading = await sandbox.fork() if children else sandbox
         try:
             states[node.id] = await reader.read(reading)
@@ -112,21 +112,21 @@ def candidates(
     tree: Tree, states: Mapping[str, State], reader: StateReader, *, most: int, least_steps: int = 1
 ) -> tuple[TaskCandidate, ...]:
     """Choose pairs of nodes: long ways first, each solution once, and any two share at most half of their conditions."""
-    found = [each for each in _pairs(tree, states, reader) if len(each.path) >= least_steps]
-    found.sort(key=lambda each: (-min(len(each.path), 4), -min(len(each.conditions), 4)))
+    pairs = [pair for pair in _pairs(tree, states, reader) if len(pair.path) >= least_steps]
+    pairs.sort(key=lambda candidate: (-min(len(candidate.path), 4), -min(len(candidate.conditions), 4)))
     chosen: list[TaskCandidate] = []
-    for each in found:
+    for candidate in pairs:
         if len(chosen) == most:
             break
-        if all(_differ(each, other) for other in chosen):
-            chosen.append(each)
+        if all(_differ(candidate, other) for other in chosen):
+            chosen.append(candidate)
     return tuple(chosen)
 
 
-def _differ(one: TaskCandidate, other: TaskCandidate) -> bool:
-    shared = set(one.conditions) & set(other.conditions)
-    return one.path[-1] != other.path[-1] and 2 * len(shared) <= min(
-        len(one.conditions), len(other.conditions)
+def _differ(candidate: TaskCandidate, other: TaskCandidate) -> bool:
+    shared = set(candidate.conditions) & set(other.conditions)
+    return candidate.path[-1] != other.path[-1] and 2 * len(shared) <= min(
+        len(candidate.conditions), len(other.conditions)
     )
 
 
@@ -154,19 +154,21 @@ def _pair(
     before, after = states[start.id], states[way[-1].id]
     siblings = [states[node.id] for node in _siblings(tree, way[-1]) if node.id in states]
     conditions = tuple(
-        each
-        for each in reader.differences(before, after)
-        if each.holds(after) and not each.holds(before) and not any(each.holds(state) for state in siblings)
+        difference
+        for difference in reader.differences(before, after)
+        if difference.holds(after)
+        and not difference.holds(before)
+        and not any(difference.holds(state) for state in siblings)
     )
     wrong = tuple(_near_misses(tree, states, start, way))
-    if not conditions or any(_solved(conditions, states[each.node]) for each in wrong):
+    if not conditions or any(_solved(conditions, states[miss.node]) for miss in wrong):
         return None
     path = tuple(node.id for node in way)
     return TaskCandidate(start.id, path, conditions, wrong[:MAX_WRONG], reader.describe(before))
 
 
 def _solved(conditions: Sequence[StateCondition], state: State) -> bool:
-    return all(each.holds(state) for each in conditions)
+    return all(condition.holds(state) for condition in conditions)
 
 
 def _near_misses(

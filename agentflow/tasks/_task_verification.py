@@ -20,7 +20,7 @@ from agentflow.tasks._data_programs import DataPrograms
 from agentflow.tasks._desktop import DesktopState
 from agentflow.tasks._household import HouseholdState
 from agentflow.tasks._sql_copies import SqlCopies
-from agentflow.tasks._state_verifier import StateVerifier
+from agentflow.tasks._state_tasks import StateVerifier
 from agentflow.tasks._states import StateReader
 from agentflow.tasks._terminal import TerminalState
 from agentflow.tasks._verifiers import AnswerVerifier, ProgramVerifier, QueryVerifier
@@ -71,21 +71,21 @@ def verifiable_task(task: Task) -> VerifiableTask | None:
 
     :raises ConfigurationError: one line, if the row can't be used.
     """
-    given = task.metadata.get("task")
-    if not is_object(given):
+    stored_task = task.metadata.get("task")
+    if not is_object(stored_task):
         return None
     try:
-        found = msgspec.convert({"wrong": [], **given}, VerifiableTask)
+        verifiable = msgspec.convert({"wrong": [], **stored_task}, VerifiableTask)
     except msgspec.ValidationError as error:
         raise ConfigurationError(
             f"task {task.id}: can't be verified: {error}; write the file again, or set evaluation_metric"
         ) from None
-    known = [*STATE_KINDS, AnswerVerifier.name, ProgramVerifier.name, QueryVerifier.name]
-    if found.kind not in known:
+    kinds = [*STATE_KINDS, AnswerVerifier.name, ProgramVerifier.name, QueryVerifier.name]
+    if verifiable.kind not in kinds:
         raise ConfigurationError(
-            f"task {task.id}: {found.kind} has no verifier here: use {', '.join(known)}, or set evaluation_metric"
+            f"task {task.id}: {verifiable.kind} has no verifier here: use {', '.join(kinds)}, or set evaluation_metric"
         )
-    return found
+    return verifiable
 
 
 def rollout_task(task: VerifiableTask) -> Task:
@@ -93,8 +93,8 @@ def rollout_task(task: VerifiableTask) -> Task:
 
     See docs/tasks.md.
     """
-    given = {"task": msgspec.to_builtins(replace(task, wrong=()))}
-    return Task(index=0, id=task.id, question=task.instruction, kwargs=task.setup.kwargs, metadata=given)
+    metadata = {"task": msgspec.to_builtins(replace(task, wrong=()))}
+    return Task(index=0, id=task.id, question=task.instruction, kwargs=task.setup.kwargs, metadata=metadata)
 
 
 def scored_verdict(verdict: TaskVerdict) -> Scored:
@@ -112,10 +112,7 @@ class TaskVerifiers:
     """Verifiers of the kinds in a file of tasks. `open_task_verifiers` makes them."""
 
     def __init__(self, kinds: Mapping[str, TaskVerifier]) -> None:
-        """Describe them.
-
-        :param kinds: verifiers by the name of their kind.
-        """
+        """:param kinds: verifiers by the name of their kind."""
         self._kinds = kinds
 
     @property
@@ -128,10 +125,10 @@ class TaskVerifiers:
 
         :raises RunStopped: if the run can't continue.
         """
-        own = verifiable_task(task) if self._kinds else None
-        if own is None:
+        verifiable = verifiable_task(task) if self._kinds else None
+        if verifiable is None:
             return None
-        return await self._kinds[own.kind].verify(own, TaskAttempt(name=AGENT, answer=answer))
+        return await self._kinds[verifiable.kind].verify(verifiable, TaskAttempt(name=AGENT, answer=answer))
 
     async def run(self, task: Task, sandbox: Sandbox, page: Page, solve: Solve) -> Episode:
         """Have an agent work on a task, and return the episode with its verdict, if the task has a verifier.
@@ -142,12 +139,12 @@ class TaskVerifiers:
 
         :raises ToolFailure: if the initial state can't be reached.
         """
-        own = verifiable_task(task) if self._kinds else None
-        if own is None:
+        verifiable = verifiable_task(task) if self._kinds else None
+        if verifiable is None:
             return await solve(task, sandbox, page, None)
-        kind = self._kinds[own.kind]
+        kind = self._kinds[verifiable.kind]
         resumed = any(True for _ in page.keys())  # noqa: SIM118 - a page is no mapping
-        prepare = partial(kind.prepare, own) if isinstance(kind, StateVerifier) else None
+        prepare = partial(kind.prepare, verifiable) if isinstance(kind, StateVerifier) else None
         if prepare is not None and VERDICT not in page:
             await prepare(sandbox)
         episode = await solve(task, sandbox, page, prepare)
@@ -157,7 +154,7 @@ class TaskVerifiers:
         session = None if resumed else sandbox
         verdict = page.recall(VERDICT, TaskVerdict)
         if verdict is None:
-            verdict = await kind.verify(own, attempt, session)
+            verdict = await kind.verify(verifiable, attempt, session)
             # A verifier that could not work may work later.
             if not verdict.error:
                 await page.record(VERDICT, verdict)
@@ -216,8 +213,8 @@ async def open_task_verifiers(
 
 @asynccontextmanager
 async def _answers(name: str, settings: SandboxSettings) -> AsyncGenerator[TaskVerifier]:
-    own, folder = hidden_settings(name, settings)
-    async with Sandbox(own) as sandbox:
+    sandbox_settings, folder = hidden_settings(name, settings)
+    async with Sandbox(sandbox_settings) as sandbox:
         session = SqlCopies(sandbox) if name == QueryVerifier.name else DataPrograms(sandbox, folder)
         try:
             if isinstance(session, SqlCopies):
@@ -256,16 +253,16 @@ def hidden_settings(name: str, settings: SandboxSettings) -> tuple[SandboxSettin
         raise ConfigurationError(
             f"tasks: {name} verifies in sandboxes of its own, without a server; remove sandbox_server_url"
         )
-    given = settings.backend_settings
+    backend_settings = settings.backend_settings
     if name == QueryVerifier.name:
-        if given.get("sql"):
-            copies = {"sql": {**given["sql"], "writable": True, "workers": _WORKERS}}
+        if backend_settings.get("sql"):
+            copies = {"sql": {**backend_settings["sql"], "writable": True, "workers": _WORKERS}}
             return settings.model_copy(update={"backends": copies}), ""
         raise ConfigurationError(f"tasks: {name} needs a database; set resource_init_configs.sql.databases")
     for backend in ("data", "files"):
         # A backend whose settings can't be used was reported when tools were chosen.
         with suppress(ConfigurationError, ToolFailure):
-            own = given.get(backend, {})
-            for path in load_backend(backend).mounts(own, {}) if own else ():
-                return settings.model_copy(update={"backends": {"data": {}, backend: own}}), path
+            options = backend_settings.get(backend, {})
+            for path in load_backend(backend).mounts(options, {}) if options else ():
+                return settings.model_copy(update={"backends": {"data": {}, backend: options}}), path
     raise ConfigurationError(f"tasks: {name} needs a data directory; set resource_init_configs.data.folder")

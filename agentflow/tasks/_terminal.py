@@ -87,12 +87,15 @@ class TerminalState:
 
     async def read(self, sandbox: Sandbox, conditions: Sequence[StateCondition] = ()) -> State:
         """Read files first, then repositories; then run the commands of conditions, and all scripts if there are none."""
-        commands = sorted({each.thing for each in conditions if each.property in ("output", "exit")})
+        commands = sorted(
+            {condition.thing for condition in conditions if condition.property in ("output", "exit")}
+        )
         inspection = await _inspect(sandbox, commands)
         state = _state_of(inspection)
         if not conditions and (scripts := [f"./{path}" for path in state if _is_script(state[path])]):
             state |= {
-                each.command: _outcome(each) for each in (await _inspect(sandbox, scripts[:10])).commands
+                command.command: _outcome(command)
+                for command in (await _inspect(sandbox, scripts[:10])).commands
             }
         return state
 
@@ -103,23 +106,23 @@ class TerminalState:
 
     def differences(self, before: State, after: State) -> tuple[StateCondition, ...]:
         """Return conditions on everything that was added, removed or changed."""
-        found: list[StateCondition] = []
+        conditions: list[StateCondition] = []
         for thing in sorted({*before, *after}):
-            found += _thing_differences(thing, before, after)
-        return tuple(found)
+            conditions += _thing_differences(thing, before, after)
+        return tuple(conditions)
 
     def is_start(self, state: State) -> bool:
         """Tell whether there is a file with content."""
-        return any(own.get("text") or own.get("members") for own in state.values())
+        return any(properties.get("text") or properties.get("members") for properties in state.values())
 
     def repeatable(self, before: Sequence[Action], actions: Sequence[Action]) -> bool:
         """Tell whether no command depends on the moment or the machine, nor leaves a job running."""
         commands = [str(action.arguments.get("command", "")) for action in (*before, *actions)]
         return not any(
-            _VARYING_COMMAND.search(each)
-            or _VARYING_TEXT.search(each)
-            or re.search(r"(?<![&>])&(?![&>\d])\s*(?:$|\n|;)", each)
-            for each in commands
+            _VARYING_COMMAND.search(command)
+            or _VARYING_TEXT.search(command)
+            or re.search(r"(?<![&>])&(?![&>\d])\s*(?:$|\n|;)", command)
+            for command in commands
         )
 
     def no_op(self) -> tuple[Action, ...]:
@@ -130,9 +133,9 @@ class TerminalState:
         """Create the files that are asked for, without content."""
         paths = sorted(
             {
-                each.thing.removeprefix("./")
-                for each in conditions
-                if each.property not in (ABSENT, "branch", "commits", "changes")
+                condition.thing.removeprefix("./")
+                for condition in conditions
+                if condition.property not in (ABSENT, "branch", "commits", "changes")
             }
         )
         if not paths:
@@ -144,17 +147,17 @@ class TerminalState:
     def describe(self, state: State) -> str:
         """List the files with their text."""
         lines: list[str] = []
-        for path, own in state.items():
-            kind = own.get("kind", "")
+        for path, properties in state.items():
+            kind = properties.get("kind", "")
             if kind == "file":
-                text = own.get("text")
-                lines.append(f"{path} (mode {own['mode']})" + (f":\n{_cut(text)}" if text else ""))
+                text = properties.get("text")
+                lines.append(f"{path} (mode {properties['mode']})" + (f":\n{_cut(text)}" if text else ""))
             elif kind == "symlink":
-                lines.append(f"{path} -> {own['target']}")
+                lines.append(f"{path} -> {properties['target']}")
             elif kind == "directory":
                 lines.append(f"{path}/")
             elif path.startswith(_REPOSITORY):
-                lines.append(f"{path}: branch {own['branch']}, commits {own['commits']}")
+                lines.append(f"{path}: branch {properties['branch']}, commits {properties['commits']}")
         return "\n".join(lines)
 
     def says(self, condition: StateCondition) -> str:
@@ -227,14 +230,14 @@ async def _inspect(sandbox: Sandbox, commands: Sequence[str]) -> _Inspection:
 
 
 def _state_of(inspection: _Inspection) -> dict[str, Mapping[str, str]]:
-    state: dict[str, Mapping[str, str]] = {each.path: _properties(each) for each in inspection.files}
-    for each in inspection.repositories:
-        state[f"{_REPOSITORY}{each.path}"] = {
-            "branch": each.branch,
-            "commits": json.dumps(each.commits),
-            "changes": json.dumps(sorted(each.changes)),
+    state: dict[str, Mapping[str, str]] = {file.path: _properties(file) for file in inspection.files}
+    for repository in inspection.repositories:
+        state[f"{_REPOSITORY}{repository.path}"] = {
+            "branch": repository.branch,
+            "commits": json.dumps(repository.commits),
+            "changes": json.dumps(sorted(repository.changes)),
         }
-    return state | {each.command: _outcome(each) for each in inspection.commands}
+    return state | {command.command: _outcome(command) for command in inspection.commands}
 
 
 def _outcome(ran: _Ran) -> dict[str, str]:
@@ -242,22 +245,22 @@ def _outcome(ran: _Ran) -> dict[str, str]:
 
 
 def _properties(entry: _Entry) -> dict[str, str]:
-    found = {"kind": entry.kind, "mode": entry.mode}
+    properties = {"kind": entry.kind, "mode": entry.mode}
     if entry.target is not None:
-        found["target"] = entry.target
+        properties["target"] = entry.target
     if entry.sha256 is not None:
-        found["sha256"] = entry.sha256
+        properties["sha256"] = entry.sha256
     if entry.members is not None:
-        found["members"] = json.dumps(entry.members, sort_keys=True)
+        properties["members"] = json.dumps(entry.members, sort_keys=True)
     if entry.unpacked is not None:
-        found["unpacked"] = plain_text(entry.unpacked)
+        properties["unpacked"] = plain_text(entry.unpacked)
     if entry.text is not None:
-        found["text"] = plain_text(entry.text)
-        found["lines"] = str(len(entry.text.splitlines()))
+        properties["text"] = plain_text(entry.text)
+        properties["lines"] = str(len(entry.text.splitlines()))
         if entry.text.startswith("#!"):
-            found["script"] = "yes"
-        found |= _parsed(entry.path, entry.text)
-    return found
+            properties["script"] = "yes"
+        properties |= _parsed(entry.path, entry.text)
+    return properties
 
 
 def _parsed(path: str, text: str) -> dict[str, str]:
@@ -288,18 +291,18 @@ def plain_text(text: str) -> str:
     return "\n".join(" ".join(line.split()) for line in text.splitlines()).rstrip("\n")
 
 
-def _is_script(own: Mapping[str, str]) -> bool:
-    return own.get("script") == "yes" and int(own["mode"], 8) & 0o100 != 0
+def _is_script(properties: Mapping[str, str]) -> bool:
+    return properties.get("script") == "yes" and int(properties["mode"], 8) & 0o100 != 0
 
 
 def _repository_says(condition: StateCondition) -> str:
-    place = f"in the git repository `{condition.thing.removeprefix(_REPOSITORY)}`"
+    where = f"in the git repository `{condition.thing.removeprefix(_REPOSITORY)}`"
     if condition.property == "branch":
-        return f"{place} the branch is `{condition.value}`"
-    listed = ", ".join(f"`{each}`" for each in json.loads(condition.value)) or "none"
+        return f"{where} the branch is `{condition.value}`"
+    listed = ", ".join(f"`{text}`" for text in json.loads(condition.value)) or "none"
     if condition.property == "commits":
-        return f"{place} the commits, newest first, are {listed}"
-    return f"{place} the uncommitted files are: {listed}"
+        return f"{where} the commits, newest first, are {listed}"
+    return f"{where} the uncommitted files are: {listed}"
 
 
 def _thing_differences(thing: str, before: State, after: State) -> list[StateCondition]:
@@ -314,7 +317,7 @@ def _thing_differences(thing: str, before: State, after: State) -> list[StateCon
     if thing.startswith(_REPOSITORY):
         names = ("branch", "commits", "changes")
         return [
-            StateCondition(thing, each, new[each]) for each in names if (old or {}).get(each) != new[each]
+            StateCondition(thing, name, new[name]) for name in names if (old or {}).get(name) != new[name]
         ]
     return _entry_differences(thing, old or {}, new, after)
 
@@ -365,8 +368,8 @@ def _spelled(value: str, actions: Sequence[Action]) -> tuple[str, ...]:
     written = [value for action in actions for value in action.arguments.values() if isinstance(value, str)]
     commands = "\n".join(map(plain_text, written))
     lines = [line for line in value.splitlines() if line]
-    known = list(takewhile(lambda line: len(line) > 1 and line in commands, lines))
-    return tuple(known) if lines and len(known) == len(lines) else ()
+    written_lines = list(takewhile(lambda line: len(line) > 1 and line in commands, lines))
+    return tuple(written_lines) if lines and len(written_lines) == len(lines) else ()
 
 
 def _cut(text: str) -> str:

@@ -31,8 +31,8 @@ from agentflow.tasks._derivation import (
     DerivationSettings,
     Earlier,
     IndependentVote,
+    TaskAuthor,
     TaskCalls,
-    TaskGenerator,
     TaskWriter,
     failure_reason,
     instruction_problem,
@@ -93,7 +93,7 @@ class _Gold(Struct, frozen=True):
 class Text2Sql(QueryVerifier):
     """Tasks whose answer is a query. See docs/tasks.md."""
 
-    def __init__(self, copies: SqlCopies, generator: TaskGenerator, settings: DerivationSettings) -> None:
+    def __init__(self, copies: SqlCopies, generator: TaskAuthor, settings: DerivationSettings) -> None:
         """Describe the kind; `open_text2sql` makes one."""
         super().__init__(copies)
         self._generator = generator
@@ -112,16 +112,16 @@ class Text2Sql(QueryVerifier):
         return DerivedTasks(tasks=tuple(writer.tasks), rejected=tuple(writer.rejected), usage=calls.usage)
 
     async def _schema(self, tree: Tree) -> SqlSchema:
-        known = await self._copies.databases()
+        databases = await self._copies.databases()
         wanted = [str(tree.seed.kwargs.get("database", tree.seed.kwargs.get("db_id", "")))]
         wanted += [str(node.action.arguments.get("database", "")) for node in _queries(tree) if node.action]
-        chosen = next((one for one in wanted if one in known), known[0])
+        chosen = next((database for database in wanted if database in databases), databases[0])
         return await self._copies.schema(chosen)
 
 
 @asynccontextmanager
 async def open_text2sql(
-    sandbox: Sandbox, generator: TaskGenerator, settings: DerivationSettings
+    sandbox: Sandbox, generator: TaskAuthor, settings: DerivationSettings
 ) -> AsyncGenerator[Text2Sql]:
     """Open the kind, and close its copies at the end.
 
@@ -157,7 +157,7 @@ class _Text2SqlWriter(TaskWriter):
         schema: SqlSchema,
         calls: TaskCalls,
         copies: SqlCopies,
-        generator: TaskGenerator,
+        generator: TaskAuthor,
         settings: DerivationSettings,
     ) -> None:
         super().__init__(KIND, tree, calls, settings)
@@ -174,8 +174,8 @@ class _Text2SqlWriter(TaskWriter):
 
     async def work(self) -> None:
         """Try the queries of the tree, the richest first; then proposed ones until there are enough tasks."""
-        worth = [one for one in self._explored if _worth(one.text) >= _LEAST_WORTH]
-        for candidate in sorted(worth, key=lambda one: -_worth(one.text)):
+        worth = [explored for explored in self._explored if _worth(explored.text) >= _LEAST_WORTH]
+        for candidate in sorted(worth, key=lambda explored: -_worth(explored.text)):
             if self.missing > 0:
                 await self._try(candidate)
         if self.missing <= 0:
@@ -184,7 +184,7 @@ class _Text2SqlWriter(TaskWriter):
             self._generator,
             language=self._language,
             tables=self._schema.tables[:_MAX_TABLES],
-            known=(one.text for one in self._explored),
+            known=(explored.text for explored in self._explored),
         )
         for query in proposed:
             if self.missing > 0:
@@ -209,7 +209,7 @@ class _Text2SqlWriter(TaskWriter):
             changes = await self._changes(changed_tables(self._schema, query), boundaries(query))
         except ToolFailure as failure:
             return _Gold((SqlResult(error=failure.message, unavailable=True),))
-        results = [await self._copies.run(database, query, each) for each in changes]
+        results = [await self._copies.run(database, query, change) for change in changes]
         return _Gold((base, *results), ((), *changes))
 
     async def _changes(
@@ -220,7 +220,9 @@ class _Text2SqlWriter(TaskWriter):
         async def accepted() -> tuple[tuple[str, ...], ...]:
             database = self._schema.database
             tried = (changes_of(self._schema, tables, number, bounds) for number in range(COPIES))
-            return tuple(await together(partial(self._copies.accepted, database, one) for one in tried))
+            return tuple(
+                await together(partial(self._copies.accepted, database, statements) for statements in tried)
+            )
 
         key = digest([[table.name for table in tables], bounds])
         return await self.calls.once(f"changes/{key}", tuple[tuple[str, ...], ...], accepted)
@@ -316,14 +318,14 @@ class _Text2SqlWriter(TaskWriter):
     async def _difference(self, gold: _Gold, ordered: bool, query: str) -> str:
         """Return the first difference of a query's results from those of the gold query, or an empty text."""
         for number, (changes, expected) in enumerate(zip(gold.changes, gold.results, strict=True)):
-            found = await self._copies.run(self._schema.database, query.rstrip("; \n"), changes)
-            place = "the database" if number == 0 else f"perturbed copy {number}"
-            if found.error:
-                return f"an independent query fails on {place}: {found.error}"
-            if not same_rows(expected.rows, found.rows, ordered=ordered):
+            result = await self._copies.run(self._schema.database, query.rstrip("; \n"), changes)
+            where = "the database" if number == 0 else f"perturbed copy {number}"
+            if result.error:
+                return f"an independent query fails on {where}: {result.error}"
+            if not same_rows(expected.rows, result.rows, ordered=ordered):
                 return (
-                    f"an independent query returns something else on {place}: "
-                    f"{_brief(found)} instead of {_brief(expected)}"
+                    f"an independent query returns something else on {where}: "
+                    f"{_brief(result)} instead of {_brief(expected)}"
                 )
         return ""
 
@@ -333,13 +335,13 @@ class _Text2SqlWriter(TaskWriter):
             TaskAttempt(name=NO_OP, answer="SELECT NULL"),
             TaskAttempt(name="constant", answer=constant_query(gold.results[0])),
         ]
-        siblings = [one for one in self._explored if one.node and one.text != query]
-        known: set[str] = set()
+        siblings = [candidate for candidate in self._explored if candidate.node and candidate.text != query]
+        sibling_texts: set[str] = set()
         for sibling in siblings:
-            if len(known) == _MAX_SIBLINGS or sibling.text in known:
+            if len(sibling_texts) == _MAX_SIBLINGS or sibling.text in sibling_texts:
                 continue
             if await self._difference(gold, ordered, sibling.text):
-                known.add(sibling.text)
+                sibling_texts.add(sibling.text)
                 wrong.append(TaskAttempt(name=f"sibling/{sibling.node}", answer=sibling.text))
         names: set[str] = set()
         for name, changed in mistakes_of(query):
@@ -367,7 +369,7 @@ class _Text2SqlWriter(TaskWriter):
         verifier = tuple(
             TaskPredicate(
                 says=f"the rows are those of the solution on {'the database' if number == 0 else f'perturbed copy {number}'}",
-                probe=tuple(Action(TOOL, {"query": one, "database": database}) for one in changes),
+                probe=tuple(Action(TOOL, {"query": change, "database": database}) for change in changes),
                 relation=relation,
                 expected=[list(row) for row in result.rows],
             )
@@ -394,9 +396,9 @@ class _Text2SqlWriter(TaskWriter):
         )
 
 
-def _same_results(one: _Gold, other: _Gold) -> bool:
+def _same_results(gold: _Gold, other: _Gold) -> bool:
     """Tell whether two queries return the same rows on the database and on all copies."""
-    pairs = zip(one.results, other.results, strict=True)
+    pairs = zip(gold.results, other.results, strict=True)
     return all(same_rows(first.rows, second.rows, ordered=False) for first, second in pairs)
 
 

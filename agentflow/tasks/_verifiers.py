@@ -18,7 +18,6 @@ class QueryVerifier:
     """Name of the kind."""
 
     def __init__(self, copies: SqlCopies) -> None:
-        """Verify on these databases."""
         self._copies = copies
 
     async def verify(
@@ -49,7 +48,6 @@ class ProgramVerifier:
     """Name of the kind."""
 
     def __init__(self, programs: DataPrograms) -> None:
-        """Verify with programs that run in this session."""
         self._programs = programs
 
     async def verify(

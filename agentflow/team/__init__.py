@@ -6,25 +6,27 @@ Each role takes typed requests and returns typed replies. Failures of models and
 
 from agentflow.team._executor import Executor, PutBlob, call_tool
 from agentflow.team._generator import Generator
-from agentflow.team._ledger import EffectGate, EpisodeSettings, Prepare, TimedResult
+from agentflow.team._ledger import EpisodeSettings, Prepare, TimedResult
 from agentflow.team._messages import plan_messages
 from agentflow.team._model_calls import ReadBlob
 from agentflow.team._model_tools import model_tools
 from agentflow.team._observations import ObservationLimits, path_memory, result_text
 from agentflow.team._planner import Planner
+from agentflow.team._pool import EffectGate
 from agentflow.team._reader import Reader
 from agentflow.team._rendering import prompt_versions
 from agentflow.team._rules import judge_by_rule
 from agentflow.team._schemas import card_of, fixed_arguments, fixed_names, role_schema
-from agentflow.team._single import AgentAnswer, solve_alone
+from agentflow.team._single import AgentAnswer, ToolAgent
 from agentflow.team._solver import Solver, construct_solver
-from agentflow.team._solving import bind_action, solve_task
+from agentflow.team._solving import EpisodeAgent, TeamAgent, bind_action
 from agentflow.team._team import Team
 from agentflow.team._verifier import Verifier, Verify
 
 __all__ = [
     "AgentAnswer",
     "EffectGate",
+    "EpisodeAgent",
     "EpisodeSettings",
     "Executor",
     "Generator",
@@ -36,7 +38,9 @@ __all__ = [
     "Reader",
     "Solver",
     "Team",
+    "TeamAgent",
     "TimedResult",
+    "ToolAgent",
     "Verifier",
     "Verify",
     "bind_action",
@@ -52,6 +56,4 @@ __all__ = [
     "prompt_versions",
     "result_text",
     "role_schema",
-    "solve_alone",
-    "solve_task",
 ]

@@ -64,13 +64,16 @@ class Executor(Role):
 
     async def act(self, sandbox: Sandbox, action: Action) -> ActionOutcome:
         """Call a tool in a sandbox. A call that could do harm twice is never repeated."""
+        return await self.gate(partial(self._act, sandbox, action))
+
+    async def _act(self, sandbox: Sandbox, action: Action) -> ActionOutcome:
         try:
             return await self.pool.ask(
                 lambda clock: call_tool(sandbox, action, self._put_blob, clock),
                 again=partial(is_repeatable, sandbox, action),
             )
         except WorkerCrashed as crash:
-            return ActionOutcome(Observation(), Failure(ErrorKind.FAILED, str(crash)))
+            return ActionOutcome(failure=Failure(ErrorKind.FAILED, str(crash)))
 
     @in_worker
     async def command(self, request: CommandRequest) -> Reply[Command]:

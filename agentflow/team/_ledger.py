@@ -4,7 +4,7 @@ Actions are replayed in a fresh sandbox when the old one is lost.
 """
 
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Generic, Literal, NamedTuple, Protocol, TypeVar
+from typing import Any, Generic, Literal, NamedTuple, TypeVar
 
 import anyio
 from msgspec import Struct
@@ -16,6 +16,7 @@ from agentflow.journal import Page
 from agentflow.models import Prices
 from agentflow.sandbox import Sandbox, Tool
 from agentflow.settings import Section
+from agentflow.team._pool import EffectGate, run_now
 from agentflow.telemetry import silent_spans
 from agentflow.trace import Action, ActionOutcome, Ending, Exchange, Failure, Reply
 
@@ -50,14 +51,6 @@ class EpisodeSettings(Section):
     """Let the generator leave the answer empty instead of a blind guess."""
     instructions: str = ""
     """User instructions for the system prompt of the planner or the single agent."""
-
-
-class EffectGate(Protocol):
-    """Runs an effect as soon as it is allowed, for example once a paused run is resumed."""
-
-    async def __call__(self, effect: Callable[[], Awaitable[T]], /) -> T:
-        """Run the effect and return its result."""
-        ...
 
 
 class TimedResult(Struct, Generic[T], frozen=True):
@@ -106,7 +99,7 @@ class EpisodeLedger:
         """Time of the last result."""
         self._settings = settings
         self._prices = prices or {}
-        self._gate = gate or _run_now
+        self._gate = gate or run_now
         self._clock = clock
         self._ended = page.recall(END, Ending)
         self._since = clock.now()
@@ -227,10 +220,6 @@ class EpisodeLedger:
         self._tokens += usage.prompt_tokens + usage.completion_tokens
         if role in self._prices:
             self._cost += self._prices[role].cost(usage)
-
-
-async def _run_now(effect: Callable[[], Awaitable[T]], /) -> T:
-    return await effect()
 
 
 Act = Callable[[Sandbox, Action], Awaitable[ActionOutcome]]

@@ -39,11 +39,11 @@ from agentflow.trace import (
     Memory,
     ModelText,
     NextStepRequest,
+    Node,
     PlanRequest,
     Proposal,
     QueryAnalysis,
     SolutionRequest,
-    Step,
     SummaryRequest,
     Turn,
     Verdict,
@@ -254,16 +254,16 @@ def _value(value: object) -> str:
     return " ".join((value if isinstance(value, str) else json_text(value)).split())
 
 
-def _failures(path: Sequence[Step]) -> Iterator[str]:
+def _failures(path: Sequence[Node]) -> Iterator[str]:
     """Yield a line for each step of a path that failed or returned nothing."""
     for number, step in enumerate(path, start=1):
-        if step.failure or step.verdict in (Verdict.ERROR, Verdict.EMPTY):
-            reason = step.failure or "it returned nothing"
-            yield f"observation {number}, {cut(call_line(step.action), 300)}: {cut(reason, 300)}"
+        if step.error or step.verdict in (Verdict.ERROR, Verdict.EMPTY):
+            reason = step.error or "it returned nothing"
+            yield f"observation {number}, {cut(call_line(step.call), 300)}: {cut(reason, 300)}"
 
 
 def _path(
-    name: str, seed: str, path: Sequence[Step], shown: Sequence[str], images: Images, now: str
+    name: str, seed: str, path: Sequence[Node], shown: Sequence[str], images: Images, now: str
 ) -> tuple[Message, ...]:
     """Return alternating user and assistant messages; the current instruction is the last part of the last one.
 
@@ -272,18 +272,18 @@ def _path(
     messages: list[Message] = []
     parts: list[MessagePart] = [TextPart(prompt(name, "seed", seed=escape_marks(seed)) + "\n")]
     for number, (step, text) in enumerate(zip(path, shown, strict=True), start=1):
-        proposal = Proposal(step.intent, step.action.tool, step.action.arguments)
+        proposal = Proposal(step.intent, step.call.tool, step.call.arguments)
         messages.append(Message("user", tuple(parts)))
         messages.append(Message("assistant", (TextPart(json_text(proposal)),)))
         parts = [TextPart(_observation(number, step, text, images) + "\n"), *_step_images([step], images)]
     return (*messages, Message("user", (*parts, TextPart(now))))
 
 
-def _observation(number: int, step: Step, text: str, images: Images) -> str:
-    return observation_block(number, with_reason(text, step.failure), step.images, images)
+def _observation(number: int, step: Node, text: str, images: Images) -> str:
+    return observation_block(number, with_reason(text, step.error), step.images, images)
 
 
-def _step_images(steps: Iterable[Step], images: Images) -> list[ImagePart]:
+def _step_images(steps: Iterable[Node], images: Images) -> list[ImagePart]:
     return image_parts((blob for step in steps for blob in step.images), images)
 
 

@@ -6,7 +6,7 @@ from typing import Final
 from msgspec import Struct
 
 from agentflow.text import excerpt, name_terms, search_terms
-from agentflow.trace import Action, Failure, Memory, NextStep, Node, Step, Turn, Verdict
+from agentflow.trace import Action, Failure, Memory, NextStep, Node, Turn
 
 _HORIZON: Final = 6
 """Number of observations to share a budget among if the length of the path is unknown."""
@@ -29,7 +29,7 @@ class ObservationLimits(Struct, frozen=True):
 _LIMITS: Final = ObservationLimits()
 
 
-def path_texts(seed: str, path: Sequence[Step], limits: ObservationLimits, depth: int = 0) -> list[str]:
+def path_texts(seed: str, path: Sequence[Node], limits: ObservationLimits, depth: int = 0) -> list[str]:
     """Return the observations of a path as they are shown.
 
     An observation gets an equal share of the budget that earlier ones leave, and its windows depend only on the seed and
@@ -85,11 +85,7 @@ def path_memory(
     :param path: nodes in path order; the root is left out.
     :param max_depth: maximum number of actions of a path of the tree.
     """
-    nodes = [(node, node.action) for node in path if node.action is not None]
-    steps = [
-        Step(node.intent, action, node.observation.text, node.verdict, node.observation.blobs, _reason(node))
-        for node, action in nodes
-    ]
+    steps = [node for node in path if node.action is not None]
     shown = path_texts(seed, steps[: max_depth - 1], limits, max_depth - 1)
     if len(shown) < len(steps):
         shown.append(_windows(seed, steps, shown, limits.each))
@@ -97,24 +93,15 @@ def path_memory(
         turns=tuple(
             Turn(
                 number=number,
-                step=NextStep(node.intent, "", node.intent, action.tool),
-                action=action,
-                result=with_reason(text, step.failure) or "(empty)",
-                images=node.observation.blobs,
-                failure=node.failure,
+                step=NextStep(step.intent, "", step.intent, step.call.tool),
+                action=step.action,
+                result=with_reason(text, step.error) or "(empty)",
+                images=step.images,
+                failure=step.failure,
             )
-            for number, ((node, action), step, text) in enumerate(
-                zip(nodes, steps, shown, strict=True), start=1
-            )
+            for number, (step, text) in enumerate(zip(steps, shown, strict=True), start=1)
         )
     )
-
-
-def _reason(node: Node) -> str:
-    """Return the reason of a failure, as the planner below the node was shown it."""
-    if node.failure is not None:
-        return f"{node.failure.kind}: {node.failure.message}"
-    return node.reason if node.verdict is Verdict.ERROR else ""
 
 
 def with_reason(text: str, failure: str) -> str:
@@ -122,9 +109,9 @@ def with_reason(text: str, failure: str) -> str:
     return "\n".join(filter(None, (text, failure and f"The call failed: {failure}")))
 
 
-def _windows(seed: str, path: Sequence[Step], before: Sequence[str], limit: int) -> str:
+def _windows(seed: str, path: Sequence[Node], before: Sequence[str], limit: int) -> str:
     """Return the last observation of a path, given the earlier ones as shown."""
-    text = path[-1].observation
+    text = path[-1].text
     if len(text) <= limit:
         return text
     said = [seed, *(part for step in path for part in (step.intent, *_arguments(step.action)))]

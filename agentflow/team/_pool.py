@@ -5,7 +5,7 @@ import math
 from collections import deque
 from collections.abc import Awaitable, Callable
 from functools import wraps
-from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar
 
 import anyio
 
@@ -38,6 +38,19 @@ MAX_CONCURRENT_STARTS = 8
 
 Work = Callable[[Clock], Awaitable[R]]
 """Work for a worker, given the worker's clock."""
+
+
+class EffectGate(Protocol):
+    """Runs an effect as soon as it is allowed, for example once a paused run is resumed."""
+
+    async def __call__(self, effect: Callable[[], Awaitable[T]], /) -> T:
+        """Run the effect and return its result."""
+        ...
+
+
+async def run_now(effect: Callable[[], Awaitable[T]], /) -> T:
+    """Run an effect immediately. Implements `EffectGate`."""
+    return await effect()
 
 
 class WorkerCrashed(Exception):
@@ -206,6 +219,8 @@ class Role:
         """
         self.name = name.removesuffix("s")
         """Name of the role."""
+        self.gate: EffectGate = run_now
+        """Gate in front of its requests."""
         self.pool = RolePool(name, workers=workers)
         """The workers."""
 
@@ -225,13 +240,16 @@ def in_worker(
 
     @wraps(method)
     async def ask(self: S, /, *args: P.args, **kwargs: P.kwargs) -> Reply[T]:
-        with role_operation(self.name, name) as operation:
-            try:
-                reply = await self.pool.ask(lambda _: method(self, *args, **kwargs))
-            except WorkerCrashed as crash:
-                reply = Reply[T](failure=Failure(ModelFailureKind.UNAVAILABLE, str(crash)))
-            if reply.failure is not None:
-                operation.failed(reply.failure.kind)
-            return reply
+        async def answer() -> Reply[T]:
+            with role_operation(self.name, name) as operation:
+                try:
+                    reply = await self.pool.ask(lambda _: method(self, *args, **kwargs))
+                except WorkerCrashed as crash:
+                    reply = Reply[T](failure=Failure(ModelFailureKind.UNAVAILABLE, str(crash)))
+                if reply.failure is not None:
+                    operation.failed(reply.failure.kind)
+                return reply
+
+        return await self.gate(answer)
 
     return ask

@@ -39,7 +39,7 @@ def judge_by_rule(request: JudgementRequest) -> Judgement:
     obvious = judge_obvious(request)
     if obvious is not None:
         return obvious
-    found = words(request.step.observation)
+    found = words(request.step.text)
     if found and request.seen_elsewhere:
         return Judgement(Verdict.REPEATS, "another node of the tree returned the same text")
     if _repeats(found, request):
@@ -51,11 +51,9 @@ def judge_by_rule(request: JudgementRequest) -> Judgement:
 
 def judge_obvious(request: JudgementRequest) -> Judgement | None:
     """Judge an observation that is an error or empty; `None` for any other."""
-    if request.failure is not None:
-        return Judgement(Verdict.ERROR, f"{request.failure.kind}: {request.failure.message}")
-    if request.trouble:
-        return Judgement(Verdict.ERROR, request.trouble)
-    if not request.step.images and _is_empty(request.step.observation):
+    if request.step.error:
+        return Judgement(Verdict.ERROR, request.step.error)
+    if not request.step.images and _is_empty(request.step.text):
         return Judgement(Verdict.EMPTY, "the observation is empty")
     return None
 
@@ -71,12 +69,10 @@ def _is_empty(text: str) -> bool:
 
 def _repeats(found: tuple[str, ...], request: JudgementRequest) -> bool:
     if request.step.images:
-        return any(
-            request.step.images == step.images and found == words(step.observation) for step in request.path
-        )
+        return any(request.step.images == step.images and found == words(step.text) for step in request.path)
     if len(found) < MIN_WORDS:
-        return any(words(step.observation) == found for step in request.path)
-    text, path = request.step.observation, [step.observation for step in request.path]
+        return any(words(step.text) == found for step in request.path)
+    text, path = request.step.text, [step.text for step in request.path]
     unknown = len(word_set(text).difference(*map(word_set, path)))
     # An unknown word makes the shingle that begins with it unknown, except for the last few, which begin none. This
     # settles most new texts without computing the path's shingles.
@@ -89,8 +85,8 @@ def _repeats(found: tuple[str, ...], request: JudgementRequest) -> bool:
 def _is_off_topic(request: JudgementRequest) -> bool:
     texts = [request.seed, request.step.intent]
     for step in request.path:
-        texts += [step.observation, step.intent]
-    own, known = word_set(request.step.observation), [word_set(text) for text in texts]
+        texts += [step.text, step.intent]
+    own, known = word_set(request.step.text), [word_set(text) for text in texts]
     if any(is_content_word(word) for each in known for word in own & each):
         return False
     content = frozenset(filter(is_content_word, own))

@@ -1,6 +1,7 @@
 """Episodes of a single agent with native tool calls."""
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
 
@@ -14,7 +15,6 @@ from agentflow.models import Call, Message, Model, Prices, TextPart, ToolCall, T
 from agentflow.sandbox import Sandbox, Tool
 from agentflow.team._executor import PutBlob, call_tool
 from agentflow.team._ledger import (
-    EffectGate,
     EpisodeEnded,
     EpisodeLedger,
     EpisodeSettings,
@@ -24,6 +24,7 @@ from agentflow.team._ledger import (
 )
 from agentflow.team._model_calls import ReadBlob, visible_images
 from agentflow.team._observations import fair_limit, result_text
+from agentflow.team._pool import EffectGate
 from agentflow.team._rendering import card_notes, episode_images, image_parts, prompt, system
 from agentflow.team._schemas import card_of
 from agentflow.team._solving import bind_action, no_such_tool, turn_of
@@ -59,38 +60,40 @@ class AgentAnswer(Struct, frozen=True):
     """Requested calls of tools."""
 
 
-async def solve_alone(
-    task: Task,
-    *,
-    model: Model,
-    sandbox: Sandbox,
-    tools: Sequence[Tool],
-    page: Page,
-    settings: EpisodeSettings,
-    put_blob: PutBlob,
-    blob: ReadBlob,
-    prices: Prices | None = None,
-    gate: EffectGate | None = None,
-    clock: Clock = SYSTEM_CLOCK,
-    prepare: Prepare | None = None,
-) -> Episode:
-    """Have a single model work on a task with native tool calls. See `solve_task` and docs/team.md.
+@dataclass(frozen=True, kw_only=True)
+class ToolAgent:
+    """A single model that works on tasks with native tool calls. Implements `EpisodeAgent`. See docs/team.md.
 
     The model is called at most `max_turns` times, the last time without tools. Each tool call is a turn of the episode.
-
-    :param put_blob: stores images.
-    :param blob: reads images for a model with vision.
-    :param prepare: brings another session into the initial state of the task, if the sandbox loses its own.
     """
-    by_role = None if prices is None else {"agent": prices}
-    ledger = EpisodeLedger(page, settings, prices=by_role, gate=gate, clock=clock)
 
-    async def act(sandbox: Sandbox, action: Action) -> ActionOutcome:
-        return await call_tool(sandbox, action, put_blob, clock)
+    model: Model
+    """The model."""
+    tools: Sequence[Tool]
+    """Available tools."""
+    settings: EpisodeSettings
+    """Limits of an episode."""
+    put_blob: PutBlob
+    """Stores images."""
+    blob: ReadBlob
+    """Reads images for a model with vision."""
+    prices: Mapping[str, Prices] | None = None
+    """Prices of the model under `agent`, for `max_cost`."""
+    gate: EffectGate | None = None
+    """Gate for every call of a model or tool; without one they run immediately."""
+    clock: Clock = SYSTEM_CLOCK
+    """Clock of the time limit."""
 
-    own = {tool.name: tool for tool in tools}
-    replay = ToolReplay(sandbox, own, act, page, prepare)
-    return await _AgentEpisode(task, model, own, replay, ledger, settings, blob).solve()
+    async def solve(
+        self, task: Task, sandbox: Sandbox, page: Page, prepare: Prepare | None = None
+    ) -> Episode:
+        """Work on a task; see `EpisodeAgent`."""
+        ledger = EpisodeLedger(page, self.settings, prices=self.prices, gate=self.gate, clock=self.clock)
+        return await _AgentEpisode(self, task, sandbox, ledger, prepare).solve()
+
+    async def act(self, sandbox: Sandbox, action: Action) -> ActionOutcome:
+        """Call a tool."""
+        return await call_tool(sandbox, action, self.put_blob, self.clock)
 
 
 class _AgentEpisode:
@@ -98,21 +101,20 @@ class _AgentEpisode:
 
     def __init__(
         self,
+        agent: ToolAgent,
         task: Task,
-        model: Model,
-        tools: dict[str, Tool],
-        replay: ToolReplay,
+        sandbox: Sandbox,
         ledger: EpisodeLedger,
-        settings: EpisodeSettings,
-        read_blob: ReadBlob,
+        prepare: Prepare | None,
     ) -> None:
+        tools, settings = {tool.name: tool for tool in agent.tools}, agent.settings
         self._task = task
-        self._model = model
+        self._model = agent.model
         self._tools = tools
-        self._replay = replay
+        self._replay = ToolReplay(sandbox, tools, agent.act, ledger.page, prepare)
         self._ledger = ledger
         self._settings = settings
-        self._read_blob = read_blob
+        self._read_blob = agent.blob
         # With one turn, no tool can be called: the model needs no template and parser for them.
         shown = tools.values() if settings.max_turns > 1 else ()
         self._specs = tuple(_spec(tool, task, tools) for tool in shown)

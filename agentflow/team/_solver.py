@@ -38,7 +38,7 @@ from agentflow.team._ledger import EpisodeSettings
 from agentflow.team._model_calls import visible_images
 from agentflow.team._model_tools import model_tools
 from agentflow.team._rendering import call_line, image_parts
-from agentflow.team._solving import solve_task
+from agentflow.team._solving import TeamAgent
 from agentflow.team._team import Team
 from agentflow.telemetry import get_logger
 from agentflow.trace import Episode, MemoryBlobStore, Task, Turn
@@ -216,14 +216,8 @@ class Solver:
             if "base" in self._outputs:
                 result["base_response"] = await _plain_answer(task, resources)
                 resources.prompts.clear()
-            episode = await solve_task(
-                task,
-                team=resources.team,
-                sandbox=resources.sandbox,
-                tools=resources.tools,
-                page=MemoryPage(),
-                settings=self._settings,
-            )
+            agent = TeamAgent(team=resources.team, tools=resources.tools, settings=self._settings)
+            episode = await agent.solve(task, resources.sandbox, MemoryPage())
         if self._refusal and not episode.answer:
             raise ConfigurationError(self._refusal)
         if self._verbose:

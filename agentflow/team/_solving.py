@@ -1,8 +1,9 @@
 """Episodes of a team: an analysis, then in each turn a step, its tool call, the result, and the decision to stop."""
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 from msgspec.structs import replace
 
@@ -12,7 +13,6 @@ from agentflow.journal import Page
 from agentflow.models import Prices
 from agentflow.sandbox import Sandbox, Tool
 from agentflow.team._ledger import (
-    EffectGate,
     EpisodeEnded,
     EpisodeLedger,
     EpisodeSettings,
@@ -21,6 +21,7 @@ from agentflow.team._ledger import (
 )
 from agentflow.team._messages import turn_size
 from agentflow.team._observations import result_text
+from agentflow.team._pool import EffectGate
 from agentflow.team._rendering import call_line, cut
 from agentflow.team._schemas import card_of, fixed_arguments
 from agentflow.team._team import Team
@@ -56,30 +57,44 @@ _NO_ANALYSIS = QueryAnalysis("", "", "", "")
 _OWN_ENCODING = ModelText()
 
 
-async def solve_task(
-    task: Task,
-    *,
-    team: Team,
-    sandbox: Sandbox,
-    tools: Sequence[Tool],
-    page: Page,
-    settings: EpisodeSettings,
-    prices: Mapping[str, Prices] | None = None,
-    gate: EffectGate | None = None,
-    clock: Clock = SYSTEM_CLOCK,
-    prepare: Prepare | None = None,
-) -> Episode:
-    """Have a team work on a task. Effects recorded on the page are not repeated. See docs/team.md.
+class EpisodeAgent(Protocol):
+    """An agent that works on tasks: `TeamAgent`, `ToolAgent`, or any class with this method. See docs/team.md."""
 
-    :param sandbox: a fresh sandbox for this episode alone; the caller closes it.
-    :param tools: the available tools.
-    :param prices: prices of each role's model, for `max_cost`.
-    :param gate: gate for every call of a model or tool; without one they run immediately.
-    :param prepare: brings another session into the initial state of the task, if the sandbox loses its own.
-    :raises RunStopped: if the run cannot continue; completed effects are on the page.
-    """
-    ledger = EpisodeLedger(page, settings, prices=prices, gate=gate, clock=clock)
-    return await _TeamEpisode(task, team, sandbox, tools, ledger, settings, prepare).solve()
+    async def solve(
+        self, task: Task, sandbox: Sandbox, page: Page, prepare: Prepare | None = None
+    ) -> Episode:
+        """Work on a task. Effects recorded on the page are not repeated.
+
+        :param sandbox: a fresh sandbox for this episode alone; the caller closes it.
+        :param prepare: brings another session into the initial state of the task, if the sandbox loses its own.
+        :raises RunStopped: if the run cannot continue; completed effects are on the page.
+        """
+        ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class TeamAgent:
+    """A team that works on tasks, each in an episode of its own. Implements `EpisodeAgent`. See docs/team.md."""
+
+    team: Team
+    """The roles; a supervisor must run their specs."""
+    tools: Sequence[Tool]
+    """Available tools."""
+    settings: EpisodeSettings
+    """Limits of an episode."""
+    prices: Mapping[str, Prices] | None = None
+    """Prices of each role's model, for `max_cost`."""
+    gate: EffectGate | None = None
+    """Gate for every call of a model or tool; without one they run immediately."""
+    clock: Clock = SYSTEM_CLOCK
+    """Clock of the time limit."""
+
+    async def solve(
+        self, task: Task, sandbox: Sandbox, page: Page, prepare: Prepare | None = None
+    ) -> Episode:
+        """Work on a task; see `EpisodeAgent`."""
+        ledger = EpisodeLedger(page, self.settings, prices=self.prices, gate=self.gate, clock=self.clock)
+        return await _TeamEpisode(self, task, sandbox, ledger, prepare).solve()
 
 
 class _TeamEpisode:
@@ -87,24 +102,23 @@ class _TeamEpisode:
 
     def __init__(
         self,
+        agent: TeamAgent,
         task: Task,
-        team: Team,
         sandbox: Sandbox,
-        tools: Sequence[Tool],
         ledger: EpisodeLedger,
-        settings: EpisodeSettings,
         prepare: Prepare | None,
     ) -> None:
+        team = agent.team
         self._task = task
         self._team = team
-        self._tools = {tool.name: tool for tool in tools}
+        self._tools = {tool.name: tool for tool in agent.tools}
         offered = self._tools.keys()
-        self._cards = {tool.name: card_of(tool, task.kwargs, offered) for tool in tools}
+        self._cards = {tool.name: card_of(tool, task.kwargs, offered) for tool in agent.tools}
         self._ledger = ledger
-        self._settings = settings
+        self._settings = agent.settings
         self._replay = ToolReplay(sandbox, self._tools, team.executor.act, ledger.page, prepare)
         self._memory = EpisodeMemory(
-            task.question, ledger, team.generator.summarise, max_chars=settings.memory_chars
+            task.question, ledger, team.generator.summarise, max_chars=agent.settings.memory_chars
         )
         self._analysis: QueryAnalysis | None = None
 

@@ -8,6 +8,7 @@ from agentflow.team._generator import Generator
 from agentflow.team._model_calls import ReadBlob
 from agentflow.team._observations import ObservationLimits
 from agentflow.team._planner import Planner
+from agentflow.team._pool import EffectGate, Role, run_now
 from agentflow.team._reader import Reader
 from agentflow.team._verifier import Verifier, Verify
 
@@ -34,6 +35,7 @@ class Team:
         short_prompts: bool = False,
         workers: int = 512,
         observations: ObservationLimits | None = None,
+        gate: EffectGate | None = None,
     ) -> None:
         """Create the roles; they work while their `specs` run under a supervisor.
 
@@ -50,6 +52,7 @@ class Team:
             small models trained on such prompts.
         :param workers: maximum number of concurrent workers per role.
         :param observations: room for observations in a prompt of growth or synthesis.
+        :param gate: gate in front of every request; an episode's agent has a gate of its own instead.
         :raises ConfigurationError: if a model is to judge and none is given.
         """
         if verify == "model" and verifier is None:
@@ -74,8 +77,13 @@ class Team:
         """Writes questions, answers and summaries."""
         self.reader = Reader(reader or generator, blob, learner=learner, workers=workers)
         """Checks questions."""
+        for role in self._roles:
+            role.gate = gate or run_now
+
+    @property
+    def _roles(self) -> tuple[Role, ...]:
+        return self.planner, self.executor, self.verifier, self.generator, self.reader
 
     def specs(self) -> list[ChildSpec]:
         """Return the child specification of each role's pool."""
-        roles = (self.planner, self.executor, self.verifier, self.generator, self.reader)
-        return [role.pool.spec for role in roles]
+        return [role.pool.spec for role in self._roles]

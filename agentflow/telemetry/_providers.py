@@ -42,7 +42,7 @@ class _Reachability:
         self.until: float | None = None
         """Time at which it is tried again; `None`: the last export went well, or there was none."""
         self._address = address
-        self._told = False
+        self._warned = False
         self._lock = Lock()
 
     @property
@@ -54,9 +54,9 @@ class _Reachability:
         """Note the result of an export."""
         with self._lock:
             self.until = None if ok else monotonic() + RETRY_SECONDS
-            if ok or self._told:
+            if ok or self._warned:
                 return
-            self._told = True
+            self._warned = True
         _logger.warning(
             "no traces are sent: the collector at %s does not take them", mask_text(self._address)
         )
@@ -92,9 +92,7 @@ class Providers:
     """Providers of this process."""
 
     def __init__(self, address: str | None, service: str, variables: Mapping[str, str]) -> None:
-        """Make them.
-
-        :param address: address of the collector, before the paths of its signals; `None`: that of the variables.
+        """:param address: address of the collector, before the paths of its signals; `None`: that of the variables.
         :param service: name of this program.
         """
         for name in QUIET:
@@ -103,8 +101,8 @@ class Providers:
         named = base or variables.get("OTEL_EXPORTER_OTLP_ENDPOINT") or "http://localhost:4318"
         self._reach = _Reachability(variables.get("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT") or named)
         seconds = None if variables.get("OTEL_EXPORTER_OTLP_TIMEOUT") else EXPORT_SECONDS
-        own = {} if variables.get("OTEL_SERVICE_NAME") else {SERVICE_NAME: service}
-        resource = Resource.create(own)
+        resource_attributes = {} if variables.get("OTEL_SERVICE_NAME") else {SERVICE_NAME: service}
+        resource = Resource.create(resource_attributes)
         self._spans = SdkTracerProvider(resource=resource, shutdown_on_exit=False)
         if variables.get("OTEL_TRACES_EXPORTER", "otlp") != "none":
             from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter

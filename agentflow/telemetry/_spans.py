@@ -147,8 +147,8 @@ def model_operation(
     :param provider: provider, as the conventions name it.
     :param in_process: the model computes in this process.
     """
-    own = {names.PROVIDER_NAME: provider, names.REQUEST_MODEL: model, **attributes}
-    return _operation(names.CHAT, model, own, client=not in_process)
+    model_attributes = {names.PROVIDER_NAME: provider, names.REQUEST_MODEL: model, **attributes}
+    return _operation(names.CHAT, model, model_attributes, client=not in_process)
 
 
 def step_operation(step: int) -> Operation:
@@ -179,9 +179,9 @@ class RunTrace:
     def __enter__(self) -> Self:
         tracer = active()
         if tracer is not None:
-            own = {names.AGENT_NAME: self._name, names.RUN: self._key}
+            attributes = {names.AGENT_NAME: self._name, names.RUN: self._key}
             ids = (_number(16, self._key), None)
-            self._operation = tracer.operation(names.INVOKE_WORKFLOW, self._name, own, ids=ids)
+            self._operation = tracer.operation(names.INVOKE_WORKFLOW, self._name, attributes, ids=ids)
             self._token = _RUN.set(self)
         self._operation.__enter__()
         return self
@@ -205,7 +205,7 @@ class RunTrace:
         tracer = active()
         if tracer is None:
             return _INERT
-        own = {
+        attributes = {
             names.AGENT_NAME: agent,
             names.CONVERSATION_ID: f"{self._key}/{place}",
             names.RUN: self._key,
@@ -213,7 +213,7 @@ class RunTrace:
         }
         ids = (_number(16, self._key, place), _number(8, self._key, place))
         link = self._operation
-        return tracer.operation(names.INVOKE_AGENT, agent, own, ids=ids, link=link, unfinished=True)
+        return tracer.operation(names.INVOKE_AGENT, agent, attributes, ids=ids, link=link, unfinished=True)
 
 
 _RUN: ContextVar[RunTrace | None] = ContextVar("agentflow_run_trace", default=None)
@@ -240,7 +240,7 @@ def gateway_operation(model: str, agent: str, *, episode: str, task: str, key: s
     tracer = active()
     if tracer is None:
         return _INERT
-    own = {
+    attributes = {
         names.PROVIDER_NAME: "openai",
         names.REQUEST_MODEL: model,
         names.CONVERSATION_ID: episode,
@@ -248,7 +248,7 @@ def gateway_operation(model: str, agent: str, *, episode: str, task: str, key: s
         names.SEED: task,
     }
     ids = None if tracer.is_continued() else (_number(16, key), None)
-    return tracer.operation(names.CHAT, model, own, client=True, ids=ids)
+    return tracer.operation(names.CHAT, model, attributes, client=True, ids=ids)
 
 
 def continued_trace(headers: Mapping[str, str]) -> AbstractContextManager[None]:
@@ -303,8 +303,8 @@ def mark_spans(
     tracer = active()
     if tracer is None:
         return _NOTHING
-    given = {names.NODE: node, names.EFFECT: effect, names.ISOLATION: isolation, names.TOOL_CALL_ID: call}
-    return tracer.marked({name: value for name, value in given.items() if value})
+    marks = {names.NODE: node, names.EFFECT: effect, names.ISOLATION: isolation, names.TOOL_CALL_ID: call}
+    return tracer.marked({name: value for name, value in marks.items() if value})
 
 
 def silent_spans() -> AbstractContextManager[None]:
@@ -350,7 +350,7 @@ class _ProgramTracing:
     def __init__(self) -> None:
         self.providers: Providers | None = None
         """Providers that this program has made."""
-        self.told = False
+        self.warned = False
 
 
 PROGRAM = _ProgramTracing()
@@ -390,8 +390,8 @@ def start_tracing(
     if not _installed():
         if collector is not None:
             raise ConfigurationError(missing_extra("tracing", "otel"))
-        if not PROGRAM.told:
-            PROGRAM.told = True
+        if not PROGRAM.warned:
+            PROGRAM.warned = True
             _logger.warning(
                 "no traces are sent: %s", missing_extra("a collector in OTEL_* variables", "otel")
             )

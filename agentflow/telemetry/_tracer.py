@@ -58,7 +58,6 @@ class Tracer:
     """Makes spans and metrics with the providers of this process."""
 
     def __init__(self, spans: TracerProvider, meters: MeterProvider) -> None:
-        """Use these providers."""
         self.spans = spans.get_tracer(names.SCOPE)
         """Tracer of OpenTelemetry."""
         self.content = os.environ.get(names.CAPTURE_CONTENT, "").strip().lower() in _CAPTURED
@@ -98,17 +97,17 @@ class Tracer:
         :param link: operation that a new trace is linked to.
         :param unfinished: emit nothing unless `finish` is called.
         """
-        given = {names.OPERATION_NAME: operation, **attributes}
-        return _LiveOperation(self, operation, target, given, client, ids, link, unfinished)
+        all_attributes = {names.OPERATION_NAME: operation, **attributes}
+        return _LiveOperation(self, operation, target, all_attributes, client, ids, link, unfinished)
 
     def current(self) -> Context:
         """Return the current context."""
         return contexts.get_current()
 
     @contextmanager
-    def attached(self, given: Context) -> Generator[None]:
+    def attached(self, context: Context) -> Generator[None]:
         """Make a context the current one."""
-        token = contexts.attach(given)
+        token = contexts.attach(context)
         try:
             yield
         finally:
@@ -121,8 +120,8 @@ class Tracer:
 
     def continued(self, headers: Mapping[str, str]) -> AbstractContextManager[None]:
         """Continue the trace of another program in a block."""
-        given = {name.lower(): value for name, value in headers.items() if name.lower() in _TRACE_HEADERS}
-        return self.attached(_PROPAGATOR.extract(given))
+        lower = {name.lower(): value for name, value in headers.items() if name.lower() in _TRACE_HEADERS}
+        return self.attached(_PROPAGATOR.extract(lower))
 
     def is_continued(self) -> bool:
         """Return true if the current span is that of another program."""
@@ -139,11 +138,11 @@ class Tracer:
         """Add the event of a score to the current span."""
         if contexts.get_value(_SILENT):
             return
-        own: dict[str, str | float] = {names.EVALUATION_NAME: clean_text(name)}
-        own[names.EVALUATION_SCORE] = float(value)
+        event: dict[str, str | float] = {names.EVALUATION_NAME: clean_text(name)}
+        event[names.EVALUATION_SCORE] = float(value)
         if label:
-            own[names.EVALUATION_LABEL] = clean_text(label)
-        trace.get_current_span().add_event(names.EVALUATION_RESULT, own)
+            event[names.EVALUATION_LABEL] = clean_text(label)
+        trace.get_current_span().add_event(names.EVALUATION_RESULT, event)
 
     def observe(self, name: str, source: QueueSource) -> None:
         """Report the length of a queue while its source is alive."""
@@ -326,7 +325,7 @@ def clean_text(text: str) -> str:
 def _clean(value: Value) -> Value:
     if isinstance(value, str):
         return clean_text(value)
-    return value if isinstance(value, int | float) else [clean_text(each) for each in value]
+    return value if isinstance(value, int | float) else [clean_text(item) for item in value]
 
 
 def _json(value: object, longest: int) -> str:
@@ -340,9 +339,9 @@ def _clean_content(value: object, longest: int) -> object:
         text = mask_text(text)
         return text if len(text) <= longest else f"{text[:longest]}… ({len(value)} characters)"
     if is_mapping(value):
-        return {clean_text(name): _clean_content(each, longest) for name, each in value.items()}
+        return {clean_text(name): _clean_content(item, longest) for name, item in value.items()}
     if is_list_or_tuple(value):
-        return [_clean_content(each, longest) for each in value]
+        return [_clean_content(item, longest) for item in value]
     return value if isinstance(value, int | float | None) else str(type(value).__name__)
 
 

@@ -263,12 +263,12 @@ class _ScriptedChild:
     def __init__(self, start: Start, stubborn: bool) -> None:
         self._start = start
         self._stubborn = stubborn
-        self._told = anyio.Event()
+        self._stop_requested = anyio.Event()
         self._fault = Fault.END
 
     def end(self, fault: Fault) -> None:
         self._fault = fault
-        self._told.set()
+        self._stop_requested.set()
 
     async def run(self, context: Context) -> None:
         match self._start:
@@ -279,7 +279,7 @@ class _ScriptedChild:
             case Start.HANG:
                 await anyio.sleep_forever()
             case Start.OK:
-                context.on_stop((lambda: None) if self._stubborn else self._told.set)
+                context.on_stop((lambda: None) if self._stubborn else self._stop_requested.set)
                 context.ready()
-        await self._told.wait()
+        await self._stop_requested.wait()
         await _inject(self._fault)

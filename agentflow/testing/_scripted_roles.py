@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TypeVar
+from typing import Self, TypeVar
 
 from agentflow.questions import (
     Basis,
@@ -44,9 +44,7 @@ class ScriptedRoles:
         known: Mapping[str, str] | None = None,
         fails: Callable[[object], Failure | None] = lambda _: None,
     ) -> None:
-        """Write these drafts.
-
-        :param write: returns the drafts about documents.
+        """:param write: returns the drafts about documents.
         :param known: answers from memory, by question.
         :param fails: returns the failure of a request, or `None`.
         """
@@ -55,8 +53,18 @@ class ScriptedRoles:
         self.drafts: dict[str, Draft] = {}
         """Drafts by question."""
         self._write = write
-        self._known = dict(known or {})
+        self._memory = dict(known or {})
         self._fails = fails
+
+    @property
+    def generator(self) -> Self:
+        """This object, which also writes."""
+        return self
+
+    @property
+    def reader(self) -> Self:
+        """This object, which also reads."""
+        return self
 
     @property
     def counts(self) -> Counter[str]:
@@ -72,7 +80,8 @@ class ScriptedRoles:
     async def repair_questions(self, request: RepairRequest) -> Reply[RepairedDrafts]:
         """Return the drafts as they were."""
         return self._reply(
-            request, RepairedDrafts(tuple(RepairedDraft(each.number, each.draft) for each in request.fallen))
+            request,
+            RepairedDrafts(tuple(RepairedDraft(draft.number, draft.draft) for draft in request.fallen)),
         )
 
     async def look(self, request: LookRequest) -> Reply[Look]:
@@ -91,7 +100,10 @@ class ScriptedRoles:
 
     async def read_all(self, request: ReadingRequest) -> Reply[Readings]:
         """Answer each question if the documents show what it rests on."""
-        answers = [(each.number, self.answer(each.question, request.documents)) for each in request.questions]
+        answers = [
+            (question.number, self.answer(question.question, request.documents))
+            for question in request.questions
+        ]
         readings = tuple(
             ReadingAnswer(
                 number=number,
@@ -110,8 +122,8 @@ class ScriptedRoles:
 
     async def recall(self, request: RecallRequest) -> Reply[Recalled]:
         """Answer from memory."""
-        known = self._known.get(request.question)
-        return self._reply(request, Recalled(known or "", is_certain=known is not None))
+        memory = self._memory.get(request.question)
+        return self._reply(request, Recalled(memory or "", is_certain=memory is not None))
 
     def answer(self, question: str, documents: Iterable[ShownDocument]) -> str:
         """Return the answer to a question that was written, if the documents show all that it rests on."""

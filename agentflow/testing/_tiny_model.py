@@ -38,28 +38,28 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--layers", type=int, default=2)
     parser.add_argument("--context", type=int, default=16384, help="maximum sequence length")
     parser.add_argument("--seed", type=int, default=0)
-    given = parser.parse_args(arguments)
+    parsed = parser.parse_args(arguments)
 
     import torch
     from transformers import Qwen2Config, Qwen2ForCausalLM
 
-    tokenizer = tiny_tokenizer(given.words, files=given.texts)
-    torch.manual_seed(given.seed)
+    tokenizer = tiny_tokenizer(parsed.words, files=parsed.texts)
+    torch.manual_seed(parsed.seed)
     config = Qwen2Config(
         vocab_size=len(tokenizer),
         hidden_size=HEADS * HEAD_SIZE,
         intermediate_size=4 * HEADS * HEAD_SIZE,
-        num_hidden_layers=given.layers,
+        num_hidden_layers=parsed.layers,
         num_attention_heads=HEADS,
         num_key_value_heads=HEADS,
-        max_position_embeddings=given.context,
+        max_position_embeddings=parsed.context,
         tie_word_embeddings=False,
         bos_token_id=None,
         eos_token_id=tokenizer.eos_token_id,
         pad_token_id=tokenizer.pad_token_id,
     )
-    Qwen2ForCausalLM(config).float().save_pretrained(given.folder)
-    tokenizer.save_pretrained(given.folder)
+    Qwen2ForCausalLM(config).float().save_pretrained(parsed.folder)
+    tokenizer.save_pretrained(parsed.folder)
 
 
 def tiny_tokenizer(words: int, *, files: Iterable[Path] = (), texts: Iterable[str] = ()) -> Any:  # noqa: ANN401 - of a library that is typed in part

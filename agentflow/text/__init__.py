@@ -9,11 +9,11 @@ Numbers are compared by one implementation, so that scoring and grounding can't 
     assert distance and same_distance and same_quantity(distance, same_distance)
 """
 
-from agentflow.text._instructions import instructs
 from agentflow.text._markup import (
     SplitReply,
     escape_all_special_tokens,
     escape_special_tokens,
+    instructs,
     split_reasoning,
     without_reasoning,
 )

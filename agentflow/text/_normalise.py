@@ -53,7 +53,7 @@ def normalise_squad(text: str) -> str:
 def join_digit_groups(text: str) -> str:
     """Remove separators between groups of three digits: `1,500` and `1 500` (narrow space) become `1500`."""
     if not text.isascii():
-        text = _THIN_SPACES.sub(lambda found: re.sub(r"\D", "", found[0]), text)
+        text = _THIN_SPACES.sub(lambda match: re.sub(r"\D", "", match[0]), text)
     return _COMMAS.sub("", text)
 
 

@@ -36,7 +36,7 @@ class PromptFiles:
 
     def fill(self, name: str, section: str, **values: object) -> str:
         """Return a section of a prompt, filled in. A paragraph with an empty value is omitted."""
-        texts = {each: str(value) for each, value in values.items()}
+        texts = {key: str(value) for key, value in values.items()}
         filled = [
             paragraph.format_map(texts).strip()
             for paragraph, names in _sections(self._newest[name][1])[section]

@@ -119,7 +119,7 @@ def quantities(text: str, *, limit: int | None = None) -> list[Quantity]:
     plain = plain_quantities(text)
     if not any(map(str.isdigit, plain)):
         plain = plain_quantities(plain, numerals=True)
-    return [_quantity(found) for found in islice(_NUMBER.finditer(plain), limit)]
+    return [_quantity(match) for match in islice(_NUMBER.finditer(plain), limit)]
 
 
 def plain_quantities(text: str, *, numerals: bool = False) -> str:
@@ -141,8 +141,8 @@ def plain_quantities(text: str, *, numerals: bool = False) -> str:
     return _AND_A_HALF.sub(r"\1.5\2", _digits_for_words(_A_SCALE.sub("one", plain))) if numerals else plain
 
 
-def _power(found: re.Match[str]) -> str:
-    return f"{'sq' if found[2] in '2²' else 'cb'}{found[1]}"
+def _power(match: re.Match[str]) -> str:
+    return f"{'sq' if match[2] in '2²' else 'cb'}{match[1]}"
 
 
 def find_quantities(plain: str) -> Iterator[tuple[int, int, Quantity]]:
@@ -151,10 +151,10 @@ def find_quantities(plain: str) -> Iterator[tuple[int, int, Quantity]]:
     >>> [(start, end, found.unit) for start, end, found in find_quantities("over 34 km away")]
     [(5, 10, 'km')]
     """
-    for found in _NUMBER.finditer(plain):
-        other = (found["unit"] or "").lower() in _NO_UNITS
-        start = found.end() - len(found[0].lstrip())
-        yield start, found.start("unit") if other else found.end(), _quantity(found)
+    for match in _NUMBER.finditer(plain):
+        other = (match["unit"] or "").lower() in _NO_UNITS
+        start = match.end() - len(match[0].lstrip())
+        yield start, match.start("unit") if other else match.end(), _quantity(match)
 
 
 def quantity_of(amount: Decimal, unit: str = "") -> Quantity:
@@ -165,13 +165,13 @@ def quantity_of(amount: Decimal, unit: str = "") -> Quantity:
     >>> quantity_of(Decimal(5), "million km").amount
     Decimal('5000000')
     """
-    known = kind_of_unit(unit)
-    if known is None and " " in unit and (scale := scale_of(unit))[0] > 1:
+    entry = kind_of_unit(unit)
+    if entry is None and " " in unit and (scale := scale_of(unit))[0] > 1:
         return quantity_of(_EXACT.multiply(amount, scale[0]), scale[1])
-    if known is None and unit and not (unit.isalnum() and unit.isascii()):
-        known = kind_of_unit(plain_quantities(unit))
-    factor, kind = (_ONE, counted(unit) if unit else "") if known is None else (known.factor, known.kind)
-    return Quantity(float(amount), factor, kind, known is not None, amount, unit)
+    if entry is None and unit and not (unit.isalnum() and unit.isascii()):
+        entry = kind_of_unit(plain_quantities(unit))
+    factor, kind = (_ONE, counted(unit) if unit else "") if entry is None else (entry.factor, entry.kind)
+    return Quantity(float(amount), factor, kind, entry is not None, amount, unit)
 
 
 def scale_of(unit: str) -> tuple[int, str]:
@@ -185,28 +185,28 @@ def scale_of(unit: str) -> tuple[int, str]:
     return (scale, rest.removeprefix("of ")) if scale > 1 else (1, unit)
 
 
-def _quantity(found: re.Match[str]) -> Quantity:
-    amount = _amount(found)
-    symbol = found["currency"] or found["currency2"]
-    written = (found["unit"] or "").replace(" ", "")
+def _quantity(match: re.Match[str]) -> Quantity:
+    amount = _amount(match)
+    symbol = match["currency"] or match["currency2"]
+    written = (match["unit"] or "").replace(" ", "")
     short = _SHORT_SCALES.get(written.lower(), 1)
     if symbol:
         return quantity_of(_EXACT.multiply(amount, short), symbol)
-    if _GLUED_SCALE.search(found[0]):
+    if _GLUED_SCALE.search(match[0]):
         return quantity_of(_EXACT.multiply(amount, short))
-    if written.lower() in _ORDINALS and not found[0].endswith((" " + written, "-" + written)):
+    if written.lower() in _ORDINALS and not match[0].endswith((" " + written, "-" + written)):
         return quantity_of(amount, "ordinal")
     return quantity_of(amount, "" if written.lower() in _NO_UNITS else written)
 
 
-def _amount(found: re.Match[str]) -> Decimal:
-    amount = _EXACT.plus(Decimal(found["digits"]))
-    if found["below"]:
-        below = Decimal(found["below"])
+def _amount(match: re.Match[str]) -> Decimal:
+    amount = _EXACT.plus(Decimal(match["digits"]))
+    if match["below"]:
+        below = Decimal(match["below"])
         amount = _EXACT.divide(amount, below) if below else Decimal("NaN")
-    amount = _EXACT.scaleb(amount, int(found["exponent"] or 0) + int(found["power"] or 0))
-    amount = _EXACT.multiply(amount, SCALES.get((found["scale"] or "").lower(), 1))
-    return -amount if found["sign"] else amount
+    amount = _EXACT.scaleb(amount, int(match["exponent"] or 0) + int(match["power"] or 0))
+    amount = _EXACT.multiply(amount, SCALES.get((match["scale"] or "").lower(), 1))
+    return -amount if match["sign"] else amount
 
 
 def quantity(text: str) -> Quantity | None:
@@ -216,32 +216,32 @@ def quantity(text: str) -> Quantity | None:
     3000000.0
     """
     stripped = plain_quantities(text).strip(" .,;:!?")
-    found = _NUMBER.fullmatch(_ABOUT.sub("", stripped, count=1) if _ABOUT.match(stripped) else stripped)
-    return _quantity(found) if found else None
+    match = _NUMBER.fullmatch(_ABOUT.sub("", stripped, count=1) if _ABOUT.match(stripped) else stripped)
+    return _quantity(match) if match else None
 
 
-def same_quantity(one: Quantity, other: Quantity) -> bool:
+def same_quantity(first: Quantity, other: Quantity) -> bool:
     """Return whether two quantities are equal; a number without a unit equals any but percentages and ordinals.
 
     >>> same_quantity(quantities("5 km")[0], quantities("5,000 m")[0])
     True
     """
-    if one.known and other.known:
-        return one.kind == other.kind and _equal(one.size, other.size)
-    kinds = {one.kind, other.kind}
+    if first.known and other.known:
+        return first.kind == other.kind and _equal(first.size, other.size)
+    kinds = {first.kind, other.kind}
     same_kind = len(kinds if kinds & _STRICT else kinds - {""}) <= 1
-    return same_kind and _equal(one.amount, other.amount)
+    return same_kind and _equal(first.amount, other.amount)
 
 
-def _equal(one: Decimal, other: Decimal) -> bool:
-    if not (one.is_finite() and other.is_finite()):
+def _equal(amount: Decimal, other: Decimal) -> bool:
+    if not (amount.is_finite() and other.is_finite()):
         return False
-    return _EXACT.abs(_EXACT.subtract(one, other)) <= _EXACT.multiply(_NEAR, max(abs(one), abs(other)))
+    return _EXACT.abs(_EXACT.subtract(amount, other)) <= _EXACT.multiply(_NEAR, max(abs(amount), abs(other)))
 
 
 def _digits_for_words(text: str) -> str:
     """Replace numerals by digits: `forty-two days` becomes `42 days`."""
-    return _NUMERAL.sub(lambda found: str(_value(re.split(r"[ -]+", found[0].lower()))), text)
+    return _NUMERAL.sub(lambda match: str(_value(re.split(r"[ -]+", match[0].lower()))), text)
 
 
 def _value(words: list[str]) -> int:

@@ -60,8 +60,8 @@ def search_terms(*texts: str) -> frozenset[str]:
     >>> {"1841", "keeper", "keepers"} <= search_terms("The keepers of 1841")
     True
     """
-    found = chain.from_iterable(map(word_set, texts))
-    return add_plurals(frozenset(word for word in found if is_content_word(word) or _is_number(word)))
+    all_words = chain.from_iterable(map(word_set, texts))
+    return add_plurals(frozenset(word for word in all_words if is_content_word(word) or _is_number(word)))
 
 
 @lru_cache(maxsize=256)
@@ -218,19 +218,21 @@ class _Passages:
         wanted = terms | names
         unspaced = [term for term in wanted if ANY_UNSPACED.match(term)]
         pieces = (self.text[start:end] for start, end in pairwise(self.starts)) if wanted else ()
-        found = [_terms_in(piece, wanted, unspaced) for piece in pieces]
+        terms_by_passage = [_terms_in(piece, wanted, unspaced) for piece in pieces]
         count = len(self)
-        spread = Counter(chain.from_iterable(found))
+        spread = Counter(chain.from_iterable(terms_by_passage))
         rarity = {
             term: math.log1p((count - often + 0.5) / (often + 0.5)) * (1 if term in terms else _NAME_WEIGHT)
             for term, often in spread.items()
         }
         # Sorted, so that the sum of floats does not depend on the order of a set.
-        own = [sum(rarity[term] for term in sorted(each)) for each in found] or [0.0] * count
-        around = [0.0, *own, 0.0]
+        raw = [sum(rarity[term] for term in sorted(passage_terms)) for passage_terms in terms_by_passage] or [
+            0.0
+        ] * count
+        around = [0.0, *raw, 0.0]
         scores = [
             score + _NEIGHBOUR * (around[index] + around[index + 2]) + 1e-3 * (1 - index / count)
-            for index, score in enumerate(own)
+            for index, score in enumerate(raw)
         ]
         scores[-1] += 2e-3
         return scores
@@ -282,16 +284,16 @@ def _passage_end(text: str, start: int, size: int, ends: tuple[str, ...]) -> int
     most = start + size
     if most >= len(text):
         return len(text)
-    if (found := text.rfind("\n", start, most)) >= 0:
-        return found + 1
+    if (position := text.rfind("\n", start, most)) >= 0:
+        return position + 1
     for end in ends:
-        if (found := text.rfind(end, start, most)) >= 0:
-            return found + len(end)
-    found = max(text.rfind(end, start, most) + len(end) for end in _SENTENCE_ENDS)
-    if found > start + 2:
-        return found
-    found = text.rfind(" ", start, most)
-    return found + 1 if found >= 0 else most
+        if (position := text.rfind(end, start, most)) >= 0:
+            return position + len(end)
+    position = max(text.rfind(end, start, most) + len(end) for end in _SENTENCE_ENDS)
+    if position > start + 2:
+        return position
+    position = text.rfind(" ", start, most)
+    return position + 1 if position >= 0 else most
 
 
 def _is_structured(text: str) -> bool:
@@ -318,7 +320,7 @@ def _structure(lines: Sequence[str]) -> tuple[list[int], list[int]]:
         same = line.count(delimiter) if delimiter else 0
         if not same or same != columns:
             delimiter, columns = next(
-                ((each, count) for each in _DELIMITERS if (count := line.count(each))), ("", 0)
+                ((delimiter, count) for delimiter in _DELIMITERS if (count := line.count(delimiter))), ("", 0)
             )
             begin = number
         elif number - begin >= _TABLE_ROWS and (delimiter != "," or columns > 1):
@@ -375,8 +377,8 @@ class _PickedPassages:
         """Show a passage with the lines that it belongs to, if they fit."""
         if index in self._picked:
             return
-        above = [each for each in self._passages.context(index) if not self._shows(each)]
-        cost = self._cost(index) + sum(each.end - each.start + _MARK for each in above)
+        above = [line for line in self._passages.context(index) if not self._shows(line)]
+        cost = self._cost(index) + sum(line.end - line.start + _MARK for line in above)
         if cost > self.room:
             if self._picked:
                 return

@@ -53,13 +53,13 @@ def split_words(text: str) -> tuple[str, ...]:
         return tuple(plain.translate(_ASCII).split())
     if _HAS_UNSPACED.search(plain) is None:
         return tuple(_WORD.findall(plain))
-    found: list[str] = []
+    split: list[str] = []
     for run in _RUN.findall(plain):
         if _HAS_UNSPACED.match(run) is None or len(run) == 1:
-            found.append(run)
+            split.append(run)
         else:
-            found.extend(first + second for first, second in pairwise(run))
-    return tuple(found)
+            split.extend(first + second for first, second in pairwise(run))
+    return tuple(split)
 
 
 @lru_cache(maxsize=_CACHED)
@@ -71,8 +71,8 @@ def word_set(text: str) -> frozenset[str]:
 @lru_cache(maxsize=_CACHED)
 def shingles(text: str) -> frozenset[tuple[str, ...]]:
     """Return all runs of `SHINGLE_LENGTH` words."""
-    found = words(text)
-    return frozenset(zip(*(islice(found, start, None) for start in range(SHINGLE_LENGTH)), strict=False))
+    all_words = words(text)
+    return frozenset(zip(*(islice(all_words, start, None) for start in range(SHINGLE_LENGTH)), strict=False))
 
 
 def is_content_word(word: str) -> bool:
@@ -84,23 +84,23 @@ def is_content_word(word: str) -> bool:
     return (len(word) > 2 or not word.isascii()) and word not in _STOP_WORDS and not word.isnumeric()
 
 
-def count_words(found: frozenset[str]) -> float:
+def count_words(terms: frozenset[str]) -> float:
     """Count words; of a script without spaces, two pairs of characters count as one word.
 
     >>> count_words(frozenset({"two", "words"}))
     2
     """
-    return sum(0.5 if _HAS_UNSPACED.match(word) else 1 for word in found)
+    return sum(0.5 if _HAS_UNSPACED.match(word) else 1 for word in terms)
 
 
-def add_plurals(found: frozenset[str]) -> frozenset[str]:
+def add_plurals(terms: frozenset[str]) -> frozenset[str]:
     """Return the words with their regular English plurals and singulars.
 
     >>> sorted(add_plurals(frozenset({"ship"})))
     ['ship', 'ships']
     """
-    plurals = {word + "s" for word in found}
-    return found.union(plurals, (word.removesuffix("s") for word in found if len(word) > 3))
+    plurals = {word + "s" for word in terms}
+    return terms.union(plurals, (word.removesuffix("s") for word in terms if len(word) > 3))
 
 
 def tokens(text: str) -> list[str]:
@@ -127,8 +127,8 @@ def word_count(text: str) -> float:
     >>> word_count("The Gull sails")
     3.0
     """
-    found = tokens(text)
-    return len(found) - sum(1 for word in found if ANY_UNSPACED.match(word)) / 2
+    all_tokens = tokens(text)
+    return len(all_tokens) - sum(1 for word in all_tokens if ANY_UNSPACED.match(word)) / 2
 
 
 def content_word_pairs(text: str) -> frozenset[tuple[str, str]]:
@@ -141,7 +141,7 @@ def content_word_pairs(text: str) -> frozenset[tuple[str, str]]:
     """
     # A tree has thousands of words, and splitting at spaces is by far the quickest way to find them.
     spaced = text.isascii() or not ANY_UNSPACED.search(text)
-    found = unicodedata.normalize("NFKC", text).casefold().split() if spaced else tokens(text)
-    long = map(_LONG.__le__, map(len, found))
-    telling = frozenset(compress(pairwise(found), long)) if spaced else frozenset(pairwise(found))
-    return telling or frozenset(pairwise(found)) or frozenset((word, "") for word in found)
+    split = unicodedata.normalize("NFKC", text).casefold().split() if spaced else tokens(text)
+    long = map(_LONG.__le__, map(len, split))
+    informative = frozenset(compress(pairwise(split), long)) if spaced else frozenset(pairwise(split))
+    return informative or frozenset(pairwise(split)) or frozenset((word, "") for word in split)

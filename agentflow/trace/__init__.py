@@ -27,7 +27,9 @@ from agentflow.trace._identity import (
     tree_id,
 )
 from agentflow.trace._node import (
+    NO_OUTCOME,
     Action,
+    ActionOutcome,
     Blob,
     Failure,
     Isolation,
@@ -43,7 +45,6 @@ from agentflow.trace._node import (
     Verdict,
 )
 from agentflow.trace._roles import (
-    ActionOutcome,
     Example,
     Judgement,
     JudgementRequest,
@@ -55,7 +56,6 @@ from agentflow.trace._roles import (
     Region,
     Reply,
     Request,
-    Step,
     ToolCard,
 )
 from agentflow.trace._task import (
@@ -115,6 +115,7 @@ from agentflow.trace._token_spans import TokenSpan, path_ids, walk
 from agentflow.trace._token_tree import TokenTree
 
 __all__ = [
+    "NO_OUTCOME",
     "Action",
     "ActionOutcome",
     "AnalysisRequest",
@@ -164,7 +165,6 @@ __all__ = [
     "SolutionRequest",
     "SolutionsRequest",
     "SourceSpan",
-    "Step",
     "Summary",
     "SummaryRequest",
     "Task",

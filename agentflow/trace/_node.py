@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from enum import StrEnum
 from functools import cached_property
 from hashlib import blake2b, sha256
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from msgspec import UNSET, Struct, UnsetType, field
 
@@ -185,33 +185,87 @@ class Tokens(Struct, frozen=True, kw_only=True):
         return blake2b(ids.tobytes(), digest_size=12).hexdigest()
 
 
-class Node(Struct, frozen=True, kw_only=True):
-    """An action with its observation and verdict. The root has no action; its observation is the seed."""
+class ActionOutcome(Struct, frozen=True):
+    """Result of an action."""
 
-    id: str
-    """Function of run, seed and path."""
-    parent: str | None
-    """Id of the parent; `None` for the root."""
-    depth: int
-    """Number of actions from the root."""
-    position: int
-    """Position among its siblings."""
-    intent: str
-    """The planner's reason for the action."""
-    action: Action | None
-    """The tool call; `None` for the root."""
-    observation: Observation
-    """Result of the action."""
-    verdict: Verdict
-    """The verifier's verdict."""
-    reason: str = ""
-    """Reason for a verdict other than `new`."""
+    observation: Observation = Observation()
+    """Output of the tool; of a failed call, its partial output."""
     failure: Failure | None = None
     """Reason for a failed call."""
+    trouble: str = ""
+    """Error of the program or code that the call ran: `exit code 2`, `ValueError: …`."""
+    lost: bool = False
+    """The session lost its state: its shell or interpreter ended or was killed."""
+    usage: Usage = Usage()
+    """Usage of models inside the tool."""
+
+
+NO_OUTCOME: Final = ActionOutcome()
+"""Outcome of a step without an action, and of one that is stored elsewhere; it takes no room in a record."""
+
+
+class Node(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A step: an action, its outcome and the verdict on it. The root of a tree has no action; it observed the seed.
+
+    On the journal page of its tree, `act/<path>` is the step before its verdict.
+    """
+
+    id: str = ""
+    """Function of run, seed and path."""
+    parent: str | None = None
+    """Id of the parent; `None` for the root."""
+    depth: int = 0
+    """Number of actions from the root."""
+    position: int = 0
+    """Position among its siblings."""
+    intent: str = ""
+    """The planner's reason for the action."""
+    action: Action | None = None
+    """The tool call; `None` for the root."""
+    outcome: ActionOutcome = NO_OUTCOME
+    """Result of the action."""
+    verdict: Verdict = Verdict.NEW
+    """The verifier's verdict; the record of a step that is not judged yet has none."""
+    reason: str = ""
+    """Reason for a verdict other than `new`."""
     isolation: Isolation = Isolation.SHARED
     """Isolation from its siblings."""
     usage: Usage = Usage()
     """Usage of the verifier's model."""
+
+    @property
+    def call(self) -> Action:
+        """The action of a step that has one: of every step but the root."""
+        assert self.action is not None, "the root of a tree has no action"
+        return self.action
+
+    @property
+    def observation(self) -> Observation:
+        """Result of the action."""
+        return self.outcome.observation
+
+    @property
+    def text(self) -> str:
+        """All texts of the observation."""
+        return self.outcome.observation.text
+
+    @property
+    def images(self) -> tuple[Blob, ...]:
+        """Images in the observation."""
+        return self.outcome.observation.blobs
+
+    @property
+    def failure(self) -> Failure | None:
+        """Reason for a failed call."""
+        return self.outcome.failure
+
+    @property
+    def error(self) -> str:
+        """Reason why the call, or the program it ran, failed, in one line; empty if it did not."""
+        outcome = self.outcome
+        if outcome.failure is not None:
+            return f"{outcome.failure.kind}: {outcome.failure.message}"
+        return outcome.trouble or (self.reason if self.verdict is Verdict.ERROR else "")
 
 
 class Tree(Struct, frozen=True, kw_only=True, dict=True):

@@ -8,7 +8,7 @@ from typing import Any, Generic, TypeVar
 
 from msgspec import Struct, field
 
-from agentflow.trace._node import Action, Blob, Failure, Observation, Tokens, Usage, Verdict
+from agentflow.trace._node import Action, Blob, Failure, Node, Tokens, Usage, Verdict
 
 T_co = TypeVar("T_co", covariant=True)
 
@@ -60,38 +60,6 @@ class ToolCard(Struct, frozen=True):
     """Arguments of good calls."""
 
 
-class Step(Struct, frozen=True):
-    """A node of a path, as shown to the roles."""
-
-    intent: str
-    """The planner's reason for the action."""
-    action: Action
-    """The tool call."""
-    observation: str
-    """Text of the result; messages show windows of a long one."""
-    verdict: Verdict = Verdict.NEW
-    """The verifier's verdict."""
-    images: tuple[Blob, ...] = ()
-    """Images in the result."""
-    failure: str = ""
-    """Reason why the call, or the program it ran, failed, in one line."""
-
-
-class ActionOutcome(Struct, frozen=True):
-    """Result of an action."""
-
-    observation: Observation
-    """Output of the tool; of a failed call, its partial output."""
-    failure: Failure | None = None
-    """Reason for a failed call."""
-    trouble: str = ""
-    """Error of the program or code that the call ran: `exit code 2`, `ValueError: …`."""
-    lost: bool = False
-    """The session lost its state: its shell or interpreter ended or was killed."""
-    usage: Usage = Usage()
-    """Usage of models inside the tool."""
-
-
 class Proposal(Struct, frozen=True):
     """An action proposed by the planner."""
 
@@ -123,7 +91,7 @@ class PlanRequest(Request[Plan], frozen=True, kw_only=True):
     """Kinds of questions that will be written about what is found; empty: none in particular."""
     tools: tuple[ToolCard, ...]
     """The available tools."""
-    path: tuple[Step, ...] = ()
+    path: tuple[Node, ...] = ()
     """Steps from the root to this node."""
     count: int
     """Number of different actions wanted."""
@@ -153,14 +121,10 @@ class JudgementRequest(Request[Judgement], frozen=True, kw_only=True):
 
     seed: str
     """The subject to explore."""
-    path: tuple[Step, ...]
+    path: tuple[Node, ...]
     """Steps before this one."""
-    step: Step
-    """The step to judge; its `verdict` is not set yet."""
-    failure: Failure | None = None
-    """Reason for a failed call."""
-    trouble: str = ""
-    """Error of the program or code that the call ran: `exit code 2`, `ValueError: …`."""
+    step: Node
+    """The step to judge."""
     seen_elsewhere: bool = False
     """An earlier node of the tree, in path order, returned the same text."""
     computes: bool = False

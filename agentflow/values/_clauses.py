@@ -81,9 +81,9 @@ def mask(text: str, spans: Iterable[Span]) -> str:
 def sentences(masked: str) -> list[Span]:
     """Return the spans of the sentences, with their final mark."""
     ends = [
-        found.end()
-        for found in _SENTENCE_END.finditer(masked)
-        if found[0][0] != "." or not _inside_sentence(masked, found.end())
+        match.end()
+        for match in _SENTENCE_END.finditer(masked)
+        if match[0][0] != "." or not _inside_sentence(masked, match.end())
     ]
     return [
         (start, end) for start, end in pairwise([0, *ends, len(masked)]) if masked[start:end].strip(" \n.;")
@@ -98,30 +98,30 @@ def _inside_sentence(masked: str, end: int) -> bool:
 
 def clauses(masked: str, sentence: Span) -> list[Span]:
     """Return the spans of the clauses of a sentence."""
-    cuts = [found.start() for found in _CLAUSE_END.finditer(masked, *sentence)]
+    cuts = [match.start() for match in _CLAUSE_END.finditer(masked, *sentence)]
     return [(start, end) for start, end in pairwise([sentence[0], *cuts, sentence[1]]) if start < end]
 
 
 def asserted(masked: str) -> list[Span]:
     """Return the spans of the clauses that state something: no negation, no question."""
-    found: list[Span] = []
+    spans: list[Span] = []
     for sentence in sentences(masked):
         if masked[slice(*sentence)].rstrip("\"') ").endswith("?"):
             continue
         carried = False
         for start, end in clauses(masked, sentence):
-            said = masked[start:end]
-            if not (carried or _NEGATION.search(said)):
-                found.append((start, end))
+            clause = masked[start:end]
+            if not (carried or _NEGATION.search(clause)):
+                spans.append((start, end))
             # "It was not, as some say, Ada": the negation waits for what it negates.
-            carried = carried or bool(_CARRIED.search(said))
-    return found
+            carried = carried or bool(_CARRIED.search(clause))
+    return spans
 
 
 def within(span: Span, spans: Sequence[Span]) -> bool:
     """Return whether one of the spans, which are in order, contains a span."""
-    place = bisect_right(spans, span[0], key=itemgetter(0)) - 1
-    return place >= 0 and span[1] <= spans[place][1]
+    index = bisect_right(spans, span[0], key=itemgetter(0)) - 1
+    return index >= 0 and span[1] <= spans[index][1]
 
 
 def is_uncertain(masked: str) -> bool:

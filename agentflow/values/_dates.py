@@ -64,14 +64,14 @@ def valid_date(year: int, month: int, day: int) -> bool:
 
 def find_dates(text: str) -> list[DateMention]:
     """Return the dates of a text with single spaces, in order and without overlaps; impossible ones are left out."""
-    found = sorted(
+    matches = sorted(
         (match.start(), -match.end(), form, match)
         for form, pattern in enumerate(_FORMS)
         for match in pattern.finditer(text)
     )
     mentions: list[DateMention] = []
     end = 0
-    for start, _, _, match in found:
+    for start, _, _, match in matches:
         if start < end:
             continue
         # An impossible date hides the parts of it: 31 February 1841 does not state 1841.
@@ -100,7 +100,7 @@ def _read(match: re.Match[str]) -> DateMention | None:
     if first := parts.get("first"):
         # The order of 5/6/1841 depends on the country.
         pair = sorted({(int(first), int(parts["second"])), (int(parts["second"]), int(first))})
-        dates = [(each, other) for each, other in pair if valid_date(year, other, each)]
+        dates = [(one_day, other) for one_day, other in pair if valid_date(year, other, one_day)]
         if len(dates) != 1:
             return None
         day, month = dates[0]

@@ -71,7 +71,7 @@ _COMMON: Final = (
 _ADJACENT: Final = frozenset({" ", "-", ""})
 
 
-_LONGEST_INITIALS: Final = 16
+_MAX_INITIALS: Final = 16
 
 
 class NameWord(NamedTuple):
@@ -95,20 +95,20 @@ def normalise_name(name: str) -> str:
 
 def name_words(text: str) -> list[NameWord]:
     """Return the words of a text; single letters in a row are one word: `J. R. R. Tolkien` is `JRR Tolkien`."""
-    found: list[NameWord] = []
+    merged: list[NameWord] = []
     ascii_only = text.isascii()
     for match in _WORD.finditer(text):
         written = match[0]
         form = _fold(written, ascii_only=ascii_only)
         start, end = match.span()
-        last = found[-1] if found else None
+        last = merged[-1] if merged else None
         if last and len(written) == 1 and written.isalpha() and _joins(text, last, start, end):
-            found[-1] = NameWord(last.form + form, last.start, end, capital=last.capital)
+            merged[-1] = NameWord(last.form + form, last.start, end, capital=last.capital)
         else:
-            found.append(NameWord(form, start, end, written[0].isupper() or written[0].isdigit()))
+            merged.append(NameWord(form, start, end, written[0].isupper() or written[0].isdigit()))
     return [
         word._replace(form="saint") if word.form == "st" and following and following.capital else word
-        for word, following in zip_longest(found, found[1:])
+        for word, following in zip_longest(merged, merged[1:])
     ]
 
 
@@ -121,7 +121,7 @@ def _joins(text: str, last: NameWord, start: int, end: int) -> bool:
     """Return whether an initial follows others: single letters that are capitals or have a full stop."""
     before = text[last.start : last.end]
     letters = before.replace(".", "").replace(" ", "")
-    if len(before) > _LONGEST_INITIALS:
+    if len(before) > _MAX_INITIALS:
         return False
     single = len(before) == 1 or len(letters) < len(before)
     dotted = text[last.end : last.end + 1] == "." and text[end : end + 1] == "."
@@ -149,15 +149,12 @@ class NameReader:
     """
 
     def __init__(self, text: str, question: str = "") -> None:
-        """Read the words of an answer.
-
-        :param question: its names are no other answers.
-        """
+        """:param question: its names are no other answers."""
         self.text = text
         self.words = name_words(text)
         self._starts = [word.start for word in self.words]
         self._asks_place = bool(_PLACE.search(question))
-        self._asked = frozenset(word.form for word in name_words(question))
+        self._question_forms = frozenset(word.form for word in name_words(question))
         self._cased = any(word.capital and word.form.isalpha() for word in self.words)
 
     def find(self, name: str, *, surname: bool = False) -> list[Span]:
@@ -168,50 +165,50 @@ class NameReader:
         written = name_words(name)
         proper = any(word.capital for word in written)
         wanted = [word.form for word in _significant(name, written)]
-        found = list(self._find(wanted, proper=proper, initials=""))
-        if not found and surname and len(wanted) > 1:
+        spans = list(self._find(wanted, proper=proper, initials=""))
+        if not spans and surname and len(wanted) > 1:
             initials = "".join(form[0] for form in wanted[:-1])
-            found = list(self._find(wanted[-1:], proper=proper, initials=initials))
-        return found
+            spans = list(self._find(wanted[-1:], proper=proper, initials=initials))
+        return spans
 
-    def is_answer(self, found: Sequence[Span], masked: str) -> bool:
+    def is_answer(self, spans: Sequence[Span], masked: str) -> bool:
         """Return whether a name that was found is the answer, and no other one.
 
         :param masked: the text with the name masked.
         """
         stated = asserted(masked)
-        names = [span for span in found if within(span, stated)]
-        if not names or any(self._is_coordinated(span) for span in found):
+        names = [span for span in spans if within(span, stated)]
+        if not names or any(self._is_coordinated(span) for span in spans):
             return False
         first = next(sentence for sentence in sentences(masked) if within(names[0], [sentence]))
         earlier = [span for span in stated if span[1] <= first[0]]
         here = [span for span in stated if within(span, [first])]
         later = (span for span in sentences(masked) if span[0] >= first[1])
-        if any(self._rivals(span, found) for span in earlier) or any(map(self._is_other_name, later)):
+        if any(self._rivals(span, spans) for span in earlier) or any(map(self._is_other_name, later)):
             return False
         for name in names:
             clause = next((span for span in here if within(name, [span])), None)
             if clause and self._is_prominent(name[0], clause):
                 others = [span for span in here if span != clause]
                 return not any(map(self._opens_with_rival, others)) and not any(
-                    self._states_rival(span, found) for span in here
+                    self._states_rival(span, spans) for span in here
                 )
-            if clause and self._is_place(name, clause, here, found):
+            if clause and self._is_place(name, clause, here, spans):
                 return True
-        return not any(self._rivals(span, found) for span in here)
+        return not any(self._rivals(span, spans) for span in here)
 
     def opens_with_item(self, span: Span, *, proper: bool, first: bool) -> bool:
         """Return whether the words of a span are an item of a list: a name, or a noun if the items are no names.
 
         :param first: the span begins a sentence, where any word has a capital.
         """
-        places = (place for place in self._places(span) if self.words[place].form not in _LISTING)
-        place = next(places, None)
-        if place is None:
+        indices = (index for index in self._word_indices(span) if self.words[index].form not in _LISTING)
+        index = next(indices, None)
+        if index is None:
             return False
         if proper and self._cased:
-            return self._starts_rival(place) if first else self._is_rival(place)
-        return self.words[place].form not in CONNECTING | self._asked
+            return self._starts_rival(index) if first else self._is_rival(index)
+        return self.words[index].form not in CONNECTING | self._question_forms
 
     def _find(self, wanted: Sequence[str], *, proper: bool, initials: str) -> Iterator[Span]:
         count = len(wanted)
@@ -258,87 +255,92 @@ class NameReader:
         opens = self._gap(first - 1) not in _ADJACENT or self.words[first - 1].form in _ARTICLES
         return opens and not after.capital and after.form.endswith("s")
 
-    def _gap(self, place: int) -> str | None:
+    def _gap(self, index: int) -> str | None:
         """Return the text between a word and the next one; `None` at an end."""
-        if not 0 <= place < len(self.words) - 1:
+        if not 0 <= index < len(self.words) - 1:
             return None
-        return self.text[self.words[place].end : self.words[place + 1].start]
+        return self.text[self.words[index].end : self.words[index + 1].start]
 
-    def _is_rival(self, place: int) -> bool:
+    def _is_rival(self, index: int) -> bool:
         """Return whether a word is part of a name that the question does not have."""
-        if place >= len(self.words):
+        if index >= len(self.words):
             return False
-        word = self.words[place]
-        return word.capital and not word.form[0].isdigit() and word.form not in _COMMON | self._asked
+        word = self.words[index]
+        return word.capital and not word.form[0].isdigit() and word.form not in _COMMON | self._question_forms
 
-    def _starts_rival(self, place: int) -> bool:
+    def _starts_rival(self, index: int) -> bool:
         """Return whether a name begins with a word. A single capital that begins a sentence is none."""
-        if not self._is_rival(place):
+        if not self._is_rival(index):
             return False
-        opens = not place or any(mark in (self._gap(place - 1) or "") for mark in ".!?\n;:")
-        return not opens or self._gap(place) not in {" ", "-"} or self._is_rival(place + 1)
+        opens = not index or any(mark in (self._gap(index - 1) or "") for mark in ".!?\n;:")
+        return not opens or self._gap(index) not in {" ", "-"} or self._is_rival(index + 1)
 
-    def _places(self, span: Span) -> range:
+    def _word_indices(self, span: Span) -> range:
         """Return the indices of the words in a span."""
         return range(bisect_left(self._starts, span[0]), bisect_left(self._starts, span[1]))
 
-    def _rivals(self, span: Span, found: Sequence[Span]) -> bool:
+    def _rivals(self, span: Span, spans: Sequence[Span]) -> bool:
         """Return whether a clause has another name."""
         return any(
-            self._starts_rival(place) and not within((self.words[place].start, self.words[place].end), found)
-            for place in self._places(span)
+            self._starts_rival(index) and not within((self.words[index].start, self.words[index].end), spans)
+            for index in self._word_indices(span)
         )
 
     def _is_other_name(self, span: Span) -> bool:
         """Return whether a sentence consists of another name."""
-        places = self._places(span)
-        return bool(places) and all(map(self._is_rival, places))
+        indices = self._word_indices(span)
+        return bool(indices) and all(map(self._is_rival, indices))
 
     def _opens_with_rival(self, span: Span) -> bool:
         """Return whether a clause begins with another name."""
         words = (
-            place for place in self._places(span) if self.words[place].form not in _ARTICLES | _CONJUNCTIONS
+            index
+            for index in self._word_indices(span)
+            if self.words[index].form not in _ARTICLES | _CONJUNCTIONS
         )
-        place = next(words, None)
-        return place is not None and self._starts_rival(place)
+        index = next(words, None)
+        return index is not None and self._starts_rival(index)
 
-    def _states_rival(self, span: Span, found: Sequence[Span]) -> bool:
+    def _states_rival(self, span: Span, spans: Sequence[Span]) -> bool:
         """Return whether another name follows `is`, `was` and alike in a clause: "the first was Ada"."""
-        places = self._places(span)
+        indices = self._word_indices(span)
         return any(
-            self._is_rival(place)
-            and self.words[place - 1].form in _COPULAS
-            and not within((self.words[place].start, self.words[place].end), found)
-            for place in places[1:]
+            self._is_rival(index)
+            and self.words[index - 1].form in _COPULAS
+            and not within((self.words[index].start, self.words[index].end), spans)
+            for index in indices[1:]
         )
 
     def _is_prominent(self, start: int, clause: Span) -> bool:
         """Return whether a name is the subject of its clause, or follows `is`, `was`, `called` and alike."""
-        before = [self.words[place].form for place in self._places((clause[0], start))]
+        before = [self.words[index].form for index in self._word_indices((clause[0], start))]
         while before and before[-1] in _ARTICLES | _TITLES | _RANKS:
             before.pop()
         return not before or before[-1] in _COPULAS
 
-    def _is_place(self, name: Span, clause: Span, here: Sequence[Span], found: Sequence[Span]) -> bool:
+    def _is_place(self, name: Span, clause: Span, here: Sequence[Span], spans: Sequence[Span]) -> bool:
         """Return whether a name is the place at the end of an answer to a question for one: "Ada was born in Brenn."."""
-        places = self._places((clause[0], name[0]))
-        if not self._asks_place or not places or self.words[places[-1]].form not in _LOCATIVE:
+        indices = self._word_indices((clause[0], name[0]))
+        if not self._asks_place or not indices or self.words[indices[-1]].form not in _LOCATIVE:
             return False
         others = [
-            place for span in here for place in self._places(span) if self.words[place].form in _LOCATIVE
+            index
+            for span in here
+            for index in self._word_indices(span)
+            if self.words[index].form in _LOCATIVE
         ]
-        last = self._places((clause[0], clause[1]))[-1]
-        own = self.words[last].end <= name[1]
-        return own and not any(
-            self._is_rival(place + 1)
-            and not within((self.words[place + 1].start, self.words[place + 1].end), found)
-            for place in others
+        last = self._word_indices((clause[0], clause[1]))[-1]
+        ends_clause = self.words[last].end <= name[1]
+        return ends_clause and not any(
+            self._is_rival(index + 1)
+            and not within((self.words[index + 1].start, self.words[index + 1].end), spans)
+            for index in others
         )
 
     def _is_coordinated(self, name: Span) -> bool:
         """Return whether a name is one of several: `Ada and Jorun`, `Ada/Jorun`, `Ada as well as Jorun`."""
-        places = self._places(name)
-        left, right = places[0] - 1, places[-1] + 1
+        indices = self._word_indices(name)
+        left, right = indices[0] - 1, indices[-1] + 1
         before, after = self._gap(left), self._gap(right - 1)
         if _JOINING.search(f"{before or ''}\n{after or ''}"):
             return True
@@ -348,17 +350,17 @@ class NameReader:
                 return True
         return after is not None and self._joins_another(right, comma="," in after)
 
-    def _joins_another(self, place: int, *, comma: bool) -> bool:
+    def _joins_another(self, index: int, *, comma: bool) -> bool:
         """Return whether the words after a name add another one."""
-        joins = self.words[place].form in _CONJUNCTIONS
+        joins = self.words[index].form in _CONJUNCTIONS
         if joins and not comma:
             # "Ada and the crew", but not "Ada and was".
-            following = self.words[place + 1 : place + 2]
+            following = self.words[index + 1 : index + 2]
             return bool(following) and following[0].form not in _VERBS
-        if not (joins or comma or self.words[place].form in _ADDING):
+        if not (joins or comma or self.words[index].form in _ADDING):
             return False
         return any(
-            self._starts_rival(each)
-            for each in range(place, min(place + 5, len(self.words)))
-            if all(word.form in _LISTING | _ADDING for word in self.words[place:each])
+            self._starts_rival(later)
+            for later in range(index, min(index + 5, len(self.words)))
+            if all(word.form in _LISTING | _ADDING for word in self.words[index:later])
         )

@@ -33,7 +33,7 @@ _SIGNS: Final = "$€£¥"
 _PERCENT: Final = frozenset({"%", "\\%"})
 _SCALES: Final = ((10**12, "trillion"), (10**9, "billion"), (10**6, "million"))
 _WORDS: Final = re.compile(r"(?: [^\W\d_]+){1,3}")
-_LONGEST: Final = 60
+_MAX_DIGITS: Final = 60
 """Digits of the longest number that is exact."""
 _COMPOUND: Final = re.compile(r"\d[ -]?[^\W\d_]+\.?(?:,? and |, | )\d", re.IGNORECASE)
 _BETWEEN_UNITS: Final = re.compile(r"(?:,? and|,)? ", re.IGNORECASE)
@@ -42,7 +42,7 @@ _DAY: Final = Fraction(86_400)
 _YEAR: Final = _DAY * Fraction("365.2425")
 _CALENDAR: Final = "calendardays"
 """Unit of durations in months and days, which equal none in months alone or days alone."""
-_DIVISION: Final = Context(prec=_LONGEST)
+_DIVISION: Final = Context(prec=_MAX_DIGITS)
 _SHOWN: Final[Mapping[str, str]] = {
     "sqkm": "square kilometres", "sqm": "square metres", "sqmi": "square miles", "sqft": "square feet",
     "cbm": "cubic metres", "cbkm": "cubic kilometres", "nmi": "nautical miles",
@@ -52,8 +52,8 @@ _SHOWN: Final[Mapping[str, str]] = {
 def plain_numbers(text: str) -> str:
     """Return a text with numbers in digits, without separators of thousands, for `find_quantities`."""
     joined = _DOTS.sub(" to ", text)
-    joined = _SPACED.sub(lambda found: found[0].replace(" ", ""), _APOSTROPHES.sub("", joined))
-    joined = _DOTTED.sub(lambda found: found[0].replace(".", ""), joined)
+    joined = _SPACED.sub(lambda match: match[0].replace(" ", ""), _APOSTROPHES.sub("", joined))
+    joined = _DOTTED.sub(lambda match: match[0].replace(".", ""), joined)
     return plain_quantities(_DECIMAL_COMMA.sub(r"\1.\2", joined), numerals=True)
 
 
@@ -106,20 +106,20 @@ def _total(parts: Sequence[Quantity]) -> str:
 
 
 @lru_cache(maxsize=8192)
-def read_number(said: str, unit: str = "", *, compound: bool = False) -> tuple[Decimal, str] | None:
+def read_number(text: str, unit: str = "", *, compound: bool = False) -> tuple[Decimal, str] | None:
     """Return amount and unit of a text that is one number; `None` for others, ordinals, ranges and bounds.
 
     :param unit: unit of a number without one.
     :param compound: it may have several units, of which the smallest is returned.
     """
-    plain = plain_numbers(said)
+    plain = plain_numbers(text)
     plain = (join_units(plain) if compound else plain).strip(" .!")
     lead = _LEAD.match(plain)
     start = lead.end() if lead else 0
-    found = next(find_quantities(plain[start:]), None)
-    if found is None or found[0] > 0 or found[2].kind in {"ordinal", "ish"}:
+    match = next(find_quantities(plain[start:]), None)
+    if match is None or match[0] > 0 or match[2].kind in {"ordinal", "ish"}:
         return None
-    _, end, quantity = found
+    _, end, quantity = match
     rest = _TAIL.sub("", plain[start + end :], count=1)
     if rest and (quantity.known or not quantity.unit or not _WORDS.fullmatch(rest)):
         return None
@@ -128,7 +128,7 @@ def read_number(said: str, unit: str = "", *, compound: bool = False) -> tuple[D
 
 def stated_number(quantity: Quantity, rest: str = "", unit: str = "") -> tuple[Decimal, str] | None:
     """Return amount and unit of a quantity; the unit that is asked for, if it is the same one or none is stated."""
-    if not quantity.amount.is_finite() or abs(quantity.amount.adjusted()) > _LONGEST:
+    if not quantity.amount.is_finite() or abs(quantity.amount.adjusted()) > _MAX_DIGITS:
         return None
     stated = quantity.unit + rest
     if unit and (not stated or _same_unit(stated, unit)):
@@ -136,9 +136,9 @@ def stated_number(quantity: Quantity, rest: str = "", unit: str = "") -> tuple[D
     return quantity.amount, "%" if stated in _PERCENT else stated
 
 
-def same_number(one: tuple[Decimal, str], other: tuple[Decimal, str]) -> bool:
+def same_number(number: tuple[Decimal, str], other: tuple[Decimal, str]) -> bool:
     """Return whether two numbers are equal, after an exact conversion of their units."""
-    mine, theirs = quantity_of(*one), quantity_of(*other)
+    mine, theirs = quantity_of(*number), quantity_of(*other)
     if {mine.kind, theirs.kind} == {"percent", ""}:
         # 0.05 is 5 %, and 5 is not.
         mine, theirs = quantity_of(mine.size), quantity_of(theirs.size)
@@ -159,11 +159,11 @@ def show_number(amount: Decimal, unit: str = "") -> str:
         return f"{sign}{unit}{shown}"
     if unit in _PERCENT:
         return f"{sign}{shown}%"
-    return f"{sign}{shown} {_inflected(unit, one=shown == '1')}".rstrip()
+    return f"{sign}{shown} {_inflected(unit, is_singular=shown == '1')}".rstrip()
 
 
 def _show_amount(amount: Decimal) -> str:
-    if abs(amount.adjusted()) > _LONGEST:
+    if abs(amount.adjusted()) > _MAX_DIGITS:
         return str(amount)
     whole = amount == amount.to_integral_value()
     for scale, name in _SCALES:
@@ -172,20 +172,20 @@ def _show_amount(amount: Decimal) -> str:
     return f"{amount:,.0f}" if whole and amount >= 1000 else f"{amount:f}"
 
 
-def _inflected(unit: str, *, one: bool) -> str:
+def _inflected(unit: str, *, is_singular: bool) -> str:
     """Return a unit in the number of its amount, as far as that is regular."""
     shown = _SHOWN.get(unit, unit)
-    if one:
+    if is_singular:
         single = singular(shown)
-        return single if _known(single) or not _known(shown) else shown
+        return single if _is_known(single) or not _is_known(shown) else shown
     plural = {"foot": "feet", "inch": "inches"}.get(shown, f"{shown}s")
-    return plural if len(shown) > 3 and _known(shown) and _known(plural) else shown
+    return plural if len(shown) > 3 and _is_known(shown) and _is_known(plural) else shown
 
 
-def _known(unit: str) -> bool:
+def _is_known(unit: str) -> bool:
     return quantity_of(Decimal(1), unit).known
 
 
-def _same_unit(one: str, other: str) -> bool:
-    mine, theirs = quantity_of(Decimal(1), one), quantity_of(Decimal(1), other)
+def _same_unit(unit: str, other: str) -> bool:
+    mine, theirs = quantity_of(Decimal(1), unit), quantity_of(Decimal(1), other)
     return (mine.kind, mine.factor) == (theirs.kind, theirs.factor)

@@ -36,7 +36,7 @@ _REMARK: Final = re.compile(r"\(([^()]*)\)\s*\.?$")
 _MEASURED: Final = re.compile(r"([^()\d]{2,80}?),?(?: at| with| in|:| -)? \(?([^()a-zA-Z]*\d[^()]*)\)?")
 _MATTERS: Final = re.compile(r"\d|\b[A-Z]")
 _NEGATION: Final = re.compile(r"\b(?:not|no|never|nor|neither|none|without|except)\b|n't\b", re.IGNORECASE)
-_MOST_WORDS: Final = 8
+_MAX_WORDS: Final = 8
 _MAX_COMPOUND: Final = 100
 """Characters of the longest quantity in several units."""
 
@@ -53,19 +53,19 @@ def infer_value(text: str) -> Value:
     >>> infer_value("It was built by the guild.")
     TextValue(text='It was built by the guild.')
     """
-    said = " ".join(text.split())
+    line = " ".join(text.split())
     for kind in (ValueKind.BOOL, ValueKind.NUMBER, ValueKind.DATE):
-        if (value := parse_value(said, kind)) is not None:
+        if (value := parse_value(line, kind)) is not None:
             return value
-    if len(said) <= _MAX_COMPOUND and (number := read_number(bare_text(said), compound=True)) is not None:
+    if len(line) <= _MAX_COMPOUND and (number := read_number(bare_text(line), compound=True)) is not None:
         return NumberValue(*number)
-    listed = _LEAD.sub("", said, count=1)
+    listed = _LEAD.sub("", line, count=1)
     items = split_list(listed)
     values = [value for item in items for value in _record(item)] if all(map(_is_name, items)) else []
     if len(values) > 1:
         return ListValue(tuple(values), ordered=", then " in listed)
-    name = parse_value(said, ValueKind.ENTITY)
-    return name if name is not None and _is_name(said) else TextValue(said)
+    name = parse_value(line, ValueKind.ENTITY)
+    return name if name is not None and _is_name(line) else TextValue(line)
 
 
 def texts_agree(answer: str, other: str) -> bool:
@@ -82,8 +82,8 @@ def texts_agree(answer: str, other: str) -> bool:
     if mine == theirs:
         return True
     values = infer_value(answer), infer_value(other)
-    for value, said in zip(values, (other, answer), strict=True):
-        if not isinstance(value, TextValue) and answer_agrees(value, said):
+    for value, answer_text in zip(values, (other, answer), strict=True):
+        if not isinstance(value, TextValue) and answer_agrees(value, answer_text):
             return True
     if not all(isinstance(value, TextValue) for value in values) or min(len(mine), len(theirs)) < _LONG:
         return False
@@ -94,7 +94,7 @@ def texts_agree(answer: str, other: str) -> bool:
 def _is_name(text: str) -> bool:
     """Return whether a text may be a name: short, and no sentence."""
     plain = _REMARK.sub("", text)
-    return len(plain.split()) <= _MOST_WORDS and not _SENTENCE.search(plain)
+    return len(plain.split()) <= _MAX_WORDS and not _SENTENCE.search(plain)
 
 
 def _record(item: str) -> list[ScalarValue]:
@@ -118,9 +118,9 @@ def _measure(text: str) -> ScalarValue | None:
 
 def _essentials(text: str) -> Counter[str]:
     """Return the words of a text that change an answer."""
-    found = ((word, " ".join(tokens(word))) for word in text.split())
+    tokens_by_word = ((word, " ".join(tokens(word))) for word in text.split())
     return Counter(
         token
-        for word, token in found
+        for word, token in tokens_by_word
         if _NEGATION.search(word) or (_MATTERS.search(word) and token not in CONNECTING)
     )

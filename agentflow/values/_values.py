@@ -23,7 +23,7 @@ _MARKED: Final = re.compile(r"(?:^|(?<=\s))(?:\(?\d{1,2}[.)]|[-*•])\s+")
 _AND_LAST: Final = re.compile(r",? (?:and|&)$", re.IGNORECASE)
 _DATE_LEAD: Final = re.compile(r"(?:(?:on|in)\s+)?(?:the\s+)?", re.IGNORECASE)
 _TRUTHS: Final = {"yes": True, "true": True, "no": False, "false": False}
-_LONGEST: Final = 1000
+_MAX_TEXT: Final = 1000
 """Characters of the longest text of a single value."""
 
 
@@ -143,24 +143,24 @@ def parse_value(text: str, kind: ValueKind, unit: str = "") -> Value | None:
 
     :param unit: unit of a number without one. A number in the same unit, written otherwise, has this one, too.
     """
-    said = " ".join(text.split())
+    line = " ".join(text.split())
     match kind:
         case ValueKind.LIST:
-            return _parse_list(said)
+            return _parse_list(line)
         case ValueKind.TEXT:
-            return TextValue(said) if said else None
-        case _ if len(said) > _LONGEST:
+            return TextValue(line) if line else None
+        case _ if len(line) > _MAX_TEXT:
             return None
         case ValueKind.ENTITY:
-            name = bare_text(said)
+            name = bare_text(line)
             return EntityValue(name) if any(map(str.isalnum, name)) else None
         case ValueKind.NUMBER:
-            number = read_number(bare_text(said), unit)
+            number = read_number(bare_text(line), unit)
             return None if number is None else NumberValue(*number)
         case ValueKind.DATE:
-            return _parse_date(bare_text(said))
+            return _parse_date(bare_text(line))
         case ValueKind.BOOL:
-            truth = _TRUTHS.get(bare_text(said).lower().rstrip(".!"))
+            truth = _TRUTHS.get(bare_text(line).lower().rstrip(".!"))
             return None if truth is None else BoolValue(truth)
 
 
@@ -253,27 +253,27 @@ def split_list(text: str) -> list[str]:
     return [item for item in items if item]
 
 
-def _parse_date(said: str) -> DateValue | None:
-    found = find_dates(said)
+def _parse_date(text: str) -> DateValue | None:
+    dates = find_dates(text)
     if (
-        len(found) != 1
-        or not _DATE_LEAD.fullmatch(said[: found[0].start])
-        or said[found[0].end :].strip(" .")
+        len(dates) != 1
+        or not _DATE_LEAD.fullmatch(text[: dates[0].start])
+        or text[dates[0].end :].strip(" .")
     ):
         return None
-    return DateValue(found[0].year, found[0].month, found[0].day)
+    return DateValue(dates[0].year, dates[0].month, dates[0].day)
 
 
-def _parse_list(said: str) -> ListValue | None:
-    quoted = len(said) > 1 and said[0] == said[-1] == '"'
-    items = [bare_text(said)] if quoted else split_list(said)
+def _parse_list(text: str) -> ListValue | None:
+    quoted = len(text) > 1 and text[0] == text[-1] == '"'
+    items = [bare_text(text)] if quoted else split_list(text)
     if not items or (len(items) == 1 and not items[0]):
         return None
     for kind in (ValueKind.NUMBER, ValueKind.DATE, ValueKind.ENTITY):
         values = [parse_value(item, kind) for item in items]
         scalars = tuple(value for value in values if value is not None and not isinstance(value, ListValue))
         if len(scalars) == len(items):
-            return ListValue(scalars, ordered=len(items) > 1 and bool(_THEN.search(said)))
+            return ListValue(scalars, ordered=len(items) > 1 and bool(_THEN.search(text)))
     return None
 
 
@@ -282,7 +282,7 @@ def _show_list(shown: Sequence[str], *, ordered: bool) -> str:
         return f'"{shown[0]}"' if _SEPARATED.search(shown[0]) else shown[0]
     if ordered:
         return ", then ".join(shown)
-    if any(_SEPARATED.search(re.sub(r"(?<=\d),(?=\d{3})", "", each)) for each in shown):
+    if any(_SEPARATED.search(re.sub(r"(?<=\d),(?=\d{3})", "", item)) for item in shown):
         return "; ".join(shown)
     return f"{', '.join(shown[:-1])} and {shown[-1]}" if shown else ""
 
@@ -302,8 +302,8 @@ def _same_lists(items: Sequence[ScalarValue], others: Sequence[ScalarValue], *, 
     if ordered:
         return len(mine) == len(theirs) and all(map(_same_records, mine, theirs))
     # A set: an item that is repeated counts once.
-    return all(any(_same_records(one, other) for other in theirs) for one in mine) and all(
-        any(_same_records(one, other) for other in mine) for one in theirs
+    return all(any(_same_records(record, other) for other in theirs) for record in mine) and all(
+        any(_same_records(record, other) for other in mine) for record in theirs
     )
 
 
@@ -320,5 +320,5 @@ def records_of(items: Sequence[ScalarValue]) -> list[list[ScalarValue]]:
     return records
 
 
-def _same_records(one: Sequence[ScalarValue], other: Sequence[ScalarValue]) -> bool:
-    return len(one) == len(other) and all(map(values_agree, one, other))
+def _same_records(record: Sequence[ScalarValue], other: Sequence[ScalarValue]) -> bool:
+    return len(record) == len(other) and all(map(values_agree, record, other))

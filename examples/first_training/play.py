@@ -23,7 +23,7 @@ from agentflow.models import (
 )
 from agentflow.sandbox import Sandbox, SandboxSettings, Tool
 from agentflow.scoring import make_metric
-from agentflow.team import EpisodeSettings, Team, solve_task
+from agentflow.team import EpisodeSettings, Team, TeamAgent
 from agentflow.trace import Episode, MemoryBlobStore, NextStepRequest, Task, digest
 from examples.first_training.teacher import CODE, SEARCH
 
@@ -80,9 +80,8 @@ async def play(
 
         async def one(number: int, task: Task) -> None:
             async with room, await sandbox.fork() as own:
-                episode = await solve_task(
-                    task, team=team, sandbox=own, tools=tools, page=MemoryPage(), settings=settings
-                )
+                agent = TeamAgent(team=team, tools=tools, settings=settings)
+                episode = await agent.solve(task, own, MemoryPage())
             scored = await metric.score(episode.answer, task)
             outcomes[number] = _outcome(episode, scored.score >= 1)
 

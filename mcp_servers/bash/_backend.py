@@ -362,7 +362,7 @@ class BashBackend(Backend):
         """
         return await inspect_workspace(
             await session.instance(),
-            [sendable("bash_inspect", each, without="\0") for each in commands],
+            [sendable("bash_inspect", command, without="\0") for command in commands],
             limit,
             context.run_seconds(),
         )

@@ -41,7 +41,7 @@ def members(data: bytes) -> "dict[str, str] | None":
     import tarfile  # both are slow to load, and seldom needed
     import zipfile
 
-    found: dict[str, str] = {}
+    hashes: dict[str, str] = {}
     room = READ_BYTES
     try:
         if zipfile.is_zipfile(io.BytesIO(data)):
@@ -50,13 +50,13 @@ def members(data: bytes) -> "dict[str, str] | None":
                     if entry.is_dir():
                         continue
                     room -= entry.file_size
-                    if room < 0 or len(found) >= MEMBERS:
+                    if room < 0 or len(hashes) >= MEMBERS:
                         return None
                     with archive.open(entry) as file:
-                        found[os.path.normpath(entry.filename)] = hashlib.sha256(
+                        hashes[os.path.normpath(entry.filename)] = hashlib.sha256(
                             file.read(READ_BYTES)
                         ).hexdigest()
-            return found
+            return hashes
         plain = data
         if data[:2] == b"\x1f\x8b":
             plain = unpacked(data, READ_BYTES)
@@ -65,10 +65,10 @@ def members(data: bytes) -> "dict[str, str] | None":
                 file = archive.extractfile(member) if member.isfile() else None
                 if file is None:
                     continue
-                if len(found) >= MEMBERS:
+                if len(hashes) >= MEMBERS:
                     return None
-                found[os.path.normpath(member.name)] = hashlib.sha256(file.read()).hexdigest()
-        return found or None
+                hashes[os.path.normpath(member.name)] = hashlib.sha256(file.read()).hexdigest()
+        return hashes or None
     except Exception:  # hostile archives raise anything
         return None
 
@@ -76,40 +76,44 @@ def members(data: bytes) -> "dict[str, str] | None":
 def described(path: str) -> "dict[str, object]":
     """Describe an entry; links are not followed."""
     info = os.lstat(path)
-    found: dict[str, object] = {"mode": stat.S_IMODE(info.st_mode), "size": info.st_size, "kind": "other"}
+    description: dict[str, object] = {
+        "mode": stat.S_IMODE(info.st_mode),
+        "size": info.st_size,
+        "kind": "other",
+    }
     if stat.S_ISLNK(info.st_mode):
-        found.update(
+        description.update(
             kind="symlink", target=os.fsencode(os.readlink(path)).decode("utf-8", "backslashreplace")
         )
     elif stat.S_ISDIR(info.st_mode):
-        found["kind"] = "directory"
+        description["kind"] = "directory"
     elif stat.S_ISREG(info.st_mode):
-        found["kind"] = "file"
+        description["kind"] = "file"
         if info.st_size <= READ_BYTES:
-            read(path, found)
-    return found
+            read(path, description)
+    return description
 
 
-def read(path: str, found: "dict[str, object]") -> None:
+def read(path: str, description: "dict[str, object]") -> None:
     """Add the content of a file; an unreadable one has none."""
     try:
         with os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK), "rb") as file:
             data = file.read(READ_BYTES)
     except OSError:
         return
-    found["sha256"] = hashlib.sha256(data).hexdigest()
+    description["sha256"] = hashlib.sha256(data).hexdigest()
     text = text_of(data)
     if text is not None:
-        found["text"] = text
+        description["text"] = text
         return
     packed = members(data)
     if packed is not None:
-        found["members"] = packed
+        description["members"] = packed
     elif data[:2] == b"\x1f\x8b":
         try:
-            found["unpacked"] = text_of(unpacked(data, TEXT_BYTES + 1))
+            description["unpacked"] = text_of(unpacked(data, TEXT_BYTES + 1))
         except Exception:  # hostile files raise anything
-            found["unpacked"] = None
+            description["unpacked"] = None
 
 
 def answer(root: str, limit: int) -> "dict[str, object]":

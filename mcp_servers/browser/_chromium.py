@@ -426,5 +426,5 @@ def _start_error(message: str) -> str:
     reasons = [text.removeprefix("agentflow: ") for text in texts if text]
     if not reasons:
         return f"{_NOT_STARTED}: {message.splitlines()[0][:200]}"
-    known = (line for line in reasons if "bwrap" in line or "kernel" in line or "FATAL" in line)
-    return next(known, reasons[-1])[:300]
+    causes = (line for line in reasons if "bwrap" in line or "kernel" in line or "FATAL" in line)
+    return next(causes, reasons[-1])[:300]

@@ -83,8 +83,8 @@ class InspectionTools:
         async def read(tab: Tab) -> str:
             if target is None:
                 return await snapshot_of(tab, depth=depth, boxes=boxes or None)
-            place = await locate(tab, target)
-            part = await place.aria_snapshot(mode="ai", depth=depth, boxes=boxes or None)
+            element = await locate(tab, target)
+            part = await element.aria_snapshot(mode="ai", depth=depth, boxes=boxes or None)
             return tab.names.shown(part)
 
         text, title = await read_page("browser_snapshot", session, lambda tab: with_title(tab, read))
@@ -259,7 +259,7 @@ class InspectionTools:
         state = session.get(BrowserState)
 
         async def read(tab: Tab) -> RequestDetails:
-            entry = next((one for one in tab.requests if one.number == index), None)
+            entry = next((request for request in tab.requests if request.number == index), None)
             if entry is None:
                 message = f"browser_network_request: there is no request {index}: browser_network_requests lists them."
                 raise ToolFailure(ErrorKind.NOT_FOUND, message)

@@ -143,8 +143,8 @@ class NavigationTools:
 
         async def change(tab: "Tab") -> None:
             state.viewport = (width, height)
-            for each in state.tabs:
-                await each.page.set_viewport_size({"width": width, "height": height})
+            for open_tab in state.tabs:
+                await open_tab.page.set_viewport_size({"width": width, "height": height})
 
         return await act("browser_resize", session, context, change)
 
@@ -202,14 +202,14 @@ class NavigationTools:
 
         Use it to see the page as other users see it.
         """
-        asked = {
+        features = {
             "color_scheme": colorScheme,
             "reduced_motion": reducedMotion,
             "forced_colors": forcedColors,
             "contrast": contrast,
             "media": media,
         }
-        changed = {name: value or "null" for name, value in asked.items() if value != "keep"}
+        changed = {name: value or "null" for name, value in features.items() if value != "keep"}
 
         async def change(tab: "Tab") -> None:
             tab.media.update(msgspec.convert(changed, MediaFeatures))

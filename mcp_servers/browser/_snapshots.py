@@ -148,14 +148,14 @@ class RefNames:
         self._real: dict[str, str] = {}
         self._beyond = 0
 
-    def align(self, known: str, real: str) -> str:
-        """Name the elements of the snapshot `real` as in `known`, line by line.
+    def align(self, recorded: str, real: str) -> str:
+        """Name the elements of the snapshot `real` as in `recorded`, line by line.
 
         :return: the first line that differs in more than names; empty if none does.
         """
         names: dict[str, str] = {}
         difference = ""
-        old, new = known.splitlines(), real.splitlines()
+        old, new = recorded.splitlines(), real.splitlines()
         plain_old, plain_new = [without_refs(line) for line in old], [without_refs(line) for line in new]
         for old_start, new_start, size in _common(plain_old, plain_new):
             for left, right in zip(
@@ -169,7 +169,7 @@ class RefNames:
         if difference or any(real != shown for real, shown in names.items()):
             self._shown = names
             self._real = {shown: real for real, shown in names.items()}
-            taken = [_parts(name)[1] for name in (*_MARKED.findall(known), *_MARKED.findall(real))]
+            taken = [_parts(name)[1] for name in (*_MARKED.findall(recorded), *_MARKED.findall(real))]
             self._beyond = 1 + max(taken, default=0)
         return difference
 

@@ -149,8 +149,8 @@ class Tab:
 
     def _on_console(self, message: ConsoleMessage) -> None:
         level = _LEVEL_OF.get(message.type, "info")
-        place = message.location
-        source = f"{place['url']}:{place['lineNumber']}" if place.get("url") else ""
+        location = message.location
+        source = f"{location['url']}:{location['lineNumber']}" if location.get("url") else ""
         text = f"[{level}] {message.text[:MAX_MESSAGE_CHARS]}" + (f" @ {source}" if source else "")
         self._log(level, text)
 
@@ -301,7 +301,7 @@ class BrowserState:
 
     async def until_settled(self, before: frozenset[Request]) -> None:
         """Wait for the documents, styles, scripts and data requests that started after `before`."""
-        while any(one.resource_type in _AWAITED for one in self.pending - before):
+        while any(request.resource_type in _AWAITED for request in self.pending - before):
             changed = self._changed
             await changed.wait()
 
@@ -406,10 +406,10 @@ class BrowserState:
     def _forget(self, tab: Tab) -> None:
         if tab not in self.tabs:
             return
-        place = self.tabs.index(tab)
+        index = self.tabs.index(tab)
         self.tabs.remove(tab)
         # Requests of a closed page are never answered.
         self.pending.clear()
         self._change()
         if self.current is tab:
-            self.current = self.tabs[max(place - 1, 0)] if self.tabs else None
+            self.current = self.tabs[max(index - 1, 0)] if self.tabs else None

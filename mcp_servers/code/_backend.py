@@ -184,7 +184,7 @@ class CodeBackend(Backend):
         limit = context.run_seconds(timeout or session.get(CodeSettings).timeout)
         result = await instance.run("python", source, timeout=limit, on_output=on_output)
         if result.state_lost:
-            packages.known = False
+            packages.on_path = False
         return result
 
     async def _ran(self, result: RunResult, session: Session, context: CallContext) -> CodeResult:

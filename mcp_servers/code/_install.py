@@ -71,14 +71,14 @@ class InstalledPackages:
 
     installed: bool = False
     """Packages have been installed."""
-    known: bool = False
+    on_path: bool = False
     """The live interpreter has the target on its path."""
 
     async def restore(self, instance: Instance) -> None:
         """Add the target to the path of a fresh interpreter."""
-        if self.installed and not self.known:
+        if self.installed and not self.on_path:
             await instance.run("python", f"exec({_ADD_PATH!r}, {{}});")
-            self.known = True
+            self.on_path = True
 
 
 async def install(
@@ -101,7 +101,7 @@ async def install(
     if unpacked.exit_code != 0:
         raise ToolFailure(ErrorKind.FAILED, f"code_install: {unpacked.detail or log[-500:]}", {"log": log})
     state = session.get(InstalledPackages)
-    state.installed, state.known = True, False
+    state.installed, state.on_path = True, False
     await state.restore(instance)
     return InstallResult(wheels=[wheel.name for wheel in wheels], log=log)
 

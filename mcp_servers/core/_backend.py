@@ -85,13 +85,15 @@ class Backend:
         :raises ConfigurationError: if they are invalid.
         """
 
-    def mounts(self, settings: Mapping[str, object], asked: Mapping[str, object]) -> Mapping[str, str]:
+    def mounts(
+        self, settings: Mapping[str, object], session_settings: Mapping[str, object]
+    ) -> Mapping[str, str]:
         """Return the folders of this machine to mount read-only in a session's instance: path inside -> path here.
 
         Called when the instance starts, even if the backend is not yet live in the session.
 
         :param settings: the server's settings.
-        :param asked: the session's settings. They may come from a client, so paths in them must be checked.
+        :param session_settings: the session's settings. They may come from a client, so paths in them must be checked.
         :raises ToolFailure: for a folder that the session may not mount.
         """
         return {}
@@ -147,8 +149,8 @@ def load_backend(name: str) -> Backend:
 
         ToolTable([load_backend("bash"), load_backend("files")])
     """
-    place = BACKENDS.get(name, name)
-    module, colon, factory = place.partition(":")
+    path = BACKENDS.get(name, name)
+    module, colon, factory = path.partition(":")
     if not colon:
         raise ConfigurationError(f"no backend {name!r}.{did_you_mean(name, BACKENDS)}")
     try:
@@ -157,7 +159,7 @@ def load_backend(name: str) -> Backend:
         raise ConfigurationError(f"backend {name!r} can't be loaded: {error}") from None
     backend = make() if callable(make) else make
     if not isinstance(backend, Backend):
-        raise ConfigurationError(f"backend {name!r}: {place} does not create an mcp_servers.Backend")
+        raise ConfigurationError(f"backend {name!r}: {path} does not create an mcp_servers.Backend")
     return backend
 
 

@@ -40,7 +40,7 @@ def seconds_until_hung(spare: float | None, wall_seconds: float | None, *timeout
     :param wall_seconds: time limit of programs without a timeout.
     :param timeouts: timeouts of its program; the first number counts.
     """
-    program = next((own for own in timeouts if isinstance(own, int | float)), wall_seconds)
+    program = next((timeout for timeout in timeouts if isinstance(timeout, int | float)), wall_seconds)
     return None if spare is None or program is None else spare + max(program, 0)
 
 

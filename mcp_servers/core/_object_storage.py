@@ -99,8 +99,8 @@ class BucketStorage:
         file = await self.new_file()
         try:
             with self._readable_errors():
-                found = await get_async(self._store, name)
-                async for part in found.stream(min_chunk_size=MIB):
+                download = await get_async(self._store, name)
+                async for part in download.stream(min_chunk_size=MIB):
                     await anyio.to_thread.run_sync(file.write, part)
             await anyio.to_thread.run_sync(file.flush)
             file.seek(0)
@@ -117,11 +117,11 @@ class BucketStorage:
         with self._readable_errors():
             # In a thread of ours: a server that refuses the bucket ends at once, and threads of the library would abort
             # the process if they reported an answer meanwhile.
-            found = await anyio.to_thread.run_sync(self._objects, abandon_on_cancel=True)
+            objects = await anyio.to_thread.run_sync(self._objects, abandon_on_cancel=True)
         return [
-            StoredArchive(each["last_modified"].timestamp(), each["path"], each["size"])
-            for each in found
-            if each["path"].endswith(SUFFIX)
+            StoredArchive(entry["last_modified"].timestamp(), entry["path"], entry["size"])
+            for entry in objects
+            if entry["path"].endswith(SUFFIX)
         ]
 
     def _objects(self) -> "Sequence[ObjectMeta]":
@@ -153,7 +153,7 @@ class BucketStorage:
 
 def _reason(text: str) -> str:
     """Return one line for an error of the service. The library's text has requests, but no keys."""
-    code = found[1] if (found := _CODE.search(text)) else ""
+    code = match[1] if (match := _CODE.search(text)) else ""
     if code == "NoSuchBucket":
         return "the bucket does not exist; create it, or correct its name"
     if code in _REFUSED:

@@ -14,7 +14,7 @@ from runtimes import Outcome, OutputSink
 
 M = TypeVar("M", bound=BaseModel)
 
-LONGEST_MESSAGE = 4_000
+MAX_MESSAGE = 4_000
 
 _FAILURES = {
     Outcome.TIMEOUT: (ErrorKind.TIMEOUT, "timed out; the program was killed"),
@@ -83,7 +83,7 @@ def progress_of(context: CallContext) -> OutputSink | None:
     def report(stream: Literal["stdout", "stderr"], data: bytes) -> None:
         nonlocal done
         done += len(data)
-        context.progress(done, None, decoders[stream].decode(data)[-LONGEST_MESSAGE:])
+        context.progress(done, None, decoders[stream].decode(data)[-MAX_MESSAGE:])
 
     return report
 

@@ -98,8 +98,8 @@ def runtime_maker(choice: str | RuntimeSettings, spec: InstanceSpec) -> Callable
 
 
 def _remote_options(settings: RuntimeSettings) -> RemoteOptions:
-    given = settings.model_fields_set & RemoteOptions.model_fields.keys()
-    return RemoteOptions.model_validate({name: getattr(settings, name) for name in given})
+    names = settings.model_fields_set & RemoteOptions.model_fields.keys()
+    return RemoteOptions.model_validate({name: getattr(settings, name) for name in names})
 
 
 def process_runtime() -> Runtime:

@@ -12,7 +12,7 @@ from agentflow.errors import ErrorKind, ToolFailure
 from mcp_servers.core._call import ResourceLink
 from runtimes import Instance
 
-MOST = 1000
+MAX_RESOURCES = 1000
 """Maximum number of resources in a store, because each has an overhead."""
 
 
@@ -49,7 +49,7 @@ class ResourceStore:
             resource = replace(resource, data=resource.data[: self._capacity])
         self._resources[resource.uri] = resource
         self._size += len(resource.data)
-        while self._size > self._capacity or len(self._resources) > MOST:
+        while self._size > self._capacity or len(self._resources) > MAX_RESOURCES:
             _, oldest = self._resources.popitem(last=False)
             self._size -= len(oldest.data)
 
@@ -75,12 +75,12 @@ S = TypeVar("S")
 class CallGate:
     """A shared/exclusive lock: calls enter together; `alone` waits for running calls and blocks new ones."""
 
-    __slots__ = ("_drained", "_opened", "_turn", "running")
+    __slots__ = ("_drained", "_lock", "_opened", "running")
 
     def __init__(self) -> None:
         self.running = 0
         """Number of calls inside."""
-        self._turn = anyio.Lock()
+        self._lock = anyio.Lock()
         self._opened: anyio.Event | None = None
         self._drained: anyio.Event | None = None
 
@@ -99,7 +99,7 @@ class CallGate:
     @asynccontextmanager
     async def alone(self) -> AsyncGenerator[None]:
         """Wait until all have left, and keep others out inside the block."""
-        async with self._turn:
+        async with self._lock:
             opened = self._opened = anyio.Event()
             try:
                 if self.running:
@@ -159,7 +159,7 @@ class Session:
         self._scopes: set[anyio.CancelScope] = set()
         self._start_instance = start_instance
         self._instance: Instance | None = None
-        self._instance_turn = anyio.Lock()
+        self._instance_lock = anyio.Lock()
         self._kept = 0
 
     async def instance(self) -> Instance:
@@ -170,7 +170,7 @@ class Session:
         """
         if self._instance is not None:
             return self._instance
-        async with self._instance_turn:
+        async with self._instance_lock:
             self.check_alive()
             if self._instance is None:
                 await self.adopt(await self._start_instance())

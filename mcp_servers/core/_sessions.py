@@ -212,12 +212,12 @@ class Sessions:
             session.check_alive()
             if backend.name in session.live:
                 return
-            asked = self._asked(session, backend)
-            await backend.initialize(session, {**self._settings.get(backend.name, {}), **asked})
+            settings = self._session_settings(session, backend)
+            await backend.initialize(session, {**self._settings.get(backend.name, {}), **settings})
             session.live[backend.name] = None
 
     @staticmethod
-    def _asked(session: Session, backend: Backend) -> Mapping[str, object]:
+    def _session_settings(session: Session, backend: Backend) -> Mapping[str, object]:
         settings = session.settings.get(backend.name, {})
         for name in sorted(backend.reserved.intersection(settings)):
             message = f"setting {name!r} of {backend.name} can only be set by the server, not by a session."
@@ -227,7 +227,7 @@ class Sessions:
     async def _start_instance_of(self, session: Session) -> Instance:
         mounts: dict[str, str] = {}
         for name, backend in self._backends.items():
-            mounts |= backend.mounts(self._settings.get(name, {}), self._asked(session, backend))
+            mounts |= backend.mounts(self._settings.get(name, {}), self._session_settings(session, backend))
         return await self._start_instance(mounts)
 
     async def add(self, session: Session, settings: Mapping[str, Mapping[str, object]]) -> None:
@@ -237,7 +237,7 @@ class Sessions:
         """
         for name in settings:
             self._backend(name)
-        changed = {name: own for name, own in settings.items() if own}
+        changed = {name: options for name, options in settings.items() if options}
         await self.remove(session, [name for name in changed if name in session.live])
         before = {name: session.settings.get(name, {}) for name in changed}
         session.settings = {**session.settings, **changed}
@@ -411,13 +411,13 @@ class DefaultSession:
         self._sessions = sessions
         self._principal = principal
         self._session: Session | None = None
-        self._turn = anyio.Lock()
+        self._lock = anyio.Lock()
 
     async def get(self) -> Session:
         """Return the session; start one if there is none or the last one has ended."""
         if self._session is not None and not self._session.ended:
             return self._session
-        async with self._turn:
+        async with self._lock:
             if self._session is None or self._session.ended:
                 self._session = await self._sessions.start(self._principal, expires=False)
             return self._session

@@ -32,9 +32,7 @@ class Shares:
     """
 
     def __init__(self, limit: int | None, quotas: Mapping[str, int | None]) -> None:
-        """Create it unused.
-
-        :param limit: maximum of all clients together; `None`: no limit.
+        """:param limit: maximum of all clients together; `None`: no limit.
         :param quotas: the known clients, each with its own maximum, if any.
         """
         self._limit = limit

@@ -100,13 +100,13 @@ class Signature:
         validate = self.model.__pydantic_validator__.validate_python
         argument_names = [*self.model.model_fields, *([SESSION_ARGUMENT] if self.session_parameter else [])]
 
-        known = self.model.model_fields.keys()
+        parameters = self.model.model_fields.keys()
 
         def bind(arguments: Arguments) -> dict[str, object]:
-            extra = max(len(arguments) - len(known) - MAX_PROBLEMS, 0)
+            extra = max(len(arguments) - len(parameters) - MAX_PROBLEMS, 0)
             try:
                 # Each unknown argument costs the validator more than the parser: pass on a few of many.
-                return validate(_some(arguments, known) if extra else arguments).__dict__
+                return validate(_some(arguments, parameters) if extra else arguments).__dict__
             except ValidationError as error:
                 raise ToolFailure(
                     ErrorKind.BAD_ARGUMENTS, f"{tool}: {_explain(error, argument_names, extra)}"
@@ -175,12 +175,12 @@ def as_object(value: object) -> dict[str, object]:
     return value
 
 
-def _some(arguments: Arguments, known: Collection[str]) -> Arguments:
+def _some(arguments: Arguments, parameters: Collection[str]) -> Arguments:
     """Return the known arguments and some of the unknown ones."""
-    unknown = ((name, value) for name, value in arguments.items() if name not in known)
-    given = {name: arguments[name] for name in known if name in arguments}
+    unknown = ((name, value) for name, value in arguments.items() if name not in parameters)
+    present = {name: arguments[name] for name in parameters if name in arguments}
     # Every known argument that is missing leaves room for an unknown one.
-    return {**given, **dict(islice(unknown, len(known) + MAX_PROBLEMS - len(given)))}
+    return {**present, **dict(islice(unknown, len(parameters) + MAX_PROBLEMS - len(present)))}
 
 
 def _explain(error: ValidationError, argument_names: list[str], extra: int) -> str:

@@ -97,10 +97,10 @@ class ToolTable:
         self.backends[backend.name] = backend
         if cold:
             self._cold[backend.name] = anyio.Lock()
-        self._take(backend)
+        self._add_backend(backend)
         self._edition += 1
 
-    def _take(self, backend: Backend) -> None:
+    def _add_backend(self, backend: Backend) -> None:
         settings = self._settings.get(backend.name, {})
         unusable, hidden = backend.unusable(settings), backend.hidden(settings)
         if backend.discovers:
@@ -123,7 +123,7 @@ class ToolTable:
         if any(backend.tools is not taken for backend, taken in self._discovered.items()):
             self._tools, self._routes = [], {}
             for backend in self.backends.values():
-                self._take(backend)
+                self._add_backend(backend)
             self._edition += 1
 
     @property

@@ -1,6 +1,5 @@
 """Data backend: inspection of data files, and Python on them. See docs/data.md."""
 
-from mcp_servers.data._backend import DataBackend
-from mcp_servers.data._settings import DataSettings
+from mcp_servers.data._backend import DataBackend, DataSettings
 
 __all__ = ["DataBackend", "DataSettings"]

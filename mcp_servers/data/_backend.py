@@ -3,25 +3,123 @@
 import json
 from collections.abc import Mapping
 from functools import cache
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Annotated, Final, TypeVar
 
 from pydantic import AliasChoices, BaseModel, Field
 
 import mcp_servers
 from agentflow._typeguards import is_object
-from agentflow.errors import ErrorKind, ToolFailure
+from agentflow.errors import ConfigurationError, ErrorKind, ToolFailure
 from agentflow.extras import missing_extra, with_command
 from mcp_servers.code import CodeBackend
 from mcp_servers.core._backend import Backend
 from mcp_servers.core._call import CallContext, Output, TextContent
 from mcp_servers.core._failures import did_you_mean, one_line, quoted
-from mcp_servers.core._running import check_outcome, read_settings
+from mcp_servers.core._running import RunSettings, check_outcome, check_settings, read_settings
 from mcp_servers.core._session import Session
 from mcp_servers.core._tool import tool
 from mcp_servers.data._results import ColumnLink, DataRan, FileProfile, Inspected, Slice, SliceColumn, summary
-from mcp_servers.data._settings import DATA, DataDirectory, DataSettings, check_folder, folder_for
-from runtimes import FrameError, Instance, JsonLimits, decode_untrusted
+from runtimes import WORKSPACE, FrameError, Instance, JsonLimits, decode_untrusted
+
+DATA: Final = "/data"
+"""Mount point of the data in a session."""
+MIB = 1024 * 1024
+
+
+class DataSettings(RunSettings):
+    """Settings of the data backend."""
+
+    folder: Path | None = Field(
+        default=None, validation_alias=AliasChoices("folder", "seed_path", "data_dir")
+    )
+    """Data directory on this machine, mounted read-only as `/data` in the session; also called `seed_path`.
+    By default the tools use the workspace."""
+    roots: list[Path] = Field(default_factory=list[Path])
+    """Directories in which a session's own `folder` must lie; only the server's settings can set them."""
+    files: int = Field(default=100, ge=1, validation_alias=AliasChoices("files", "ds_max_csv"))
+    """Most files that `data_inspect` describes; also called `ds_max_csv`."""
+    summary_characters: int = Field(
+        default=12_000, ge=100, validation_alias=AliasChoices("summary_characters", "ds_summary_max_chars")
+    )
+    """Longest text of `data_inspect`, in characters; also called `ds_summary_max_chars`."""
+    rows: int = Field(default=50, ge=1)
+    """Default number of rows of `data_read`."""
+    result_bytes: int = Field(default=MIB // 4, ge=1_000)
+    """Size limit of the rows of one result."""
+    file_seconds: float = Field(default=20.0, gt=0)
+    """CPU time limit for inspecting one file."""
+    inspect_seconds: float = Field(default=120.0, gt=0)
+    """Time limit of `data_inspect` and `data_read`, in seconds, including waiting."""
+    memory_bytes: int = Field(default=512 * MIB, ge=64 * MIB)
+    """Memory limit for inspecting one file."""
+    images: int = Field(default=10, ge=0)
+    """Most pictures that a result of `data_run` shows; others are kept as resources."""
+
+    @property
+    def readable(self) -> list[Path]:
+        """Directories that sessions may read."""
+        return [*([self.folder] if self.folder else []), *self.roots]
+
+
+def check_folder(settings: Mapping[str, object]) -> None:
+    """Reject invalid settings of the server.
+
+    :raises ConfigurationError: naming the setting.
+    """
+    for folder in check_settings(DataSettings, "data", settings).readable:
+        if not folder.is_dir():
+            raise ConfigurationError(f"data: there is no folder {folder}: set `folder` to one that is there")
+
+
+def folder_for(settings: Mapping[str, object], session_settings: Mapping[str, object]) -> Path | None:
+    """Return the data directory of a session, from the server's settings and its own.
+
+    :raises ToolFailure: `denied`, if it is not inside one of the server's `roots`; `not_found`.
+    """
+    requested = read_settings(DataSettings, "data", session_settings).folder
+    defaults = read_settings(DataSettings, "data", settings)
+    folder = (requested or defaults.folder or Path()).resolve()
+    if requested is None and defaults.folder is None:
+        return None
+    if requested is not None and not any(folder.is_relative_to(root.resolve()) for root in defaults.readable):
+        message = f"data: no session may see {requested}: the operator can allow it with `roots`."
+        raise ToolFailure(ErrorKind.DENIED, message)
+    if not folder.is_dir():
+        raise ToolFailure(ErrorKind.NOT_FOUND, f"data: there is no folder {requested or defaults.folder}.")
+    return folder
+
+
+class DataDirectory:
+    """Location of a session's data: `/data`, or the workspace."""
+
+    def __init__(self, folder: Path | None) -> None:
+        self.folder = folder
+        """Directory on this machine; `None` for the workspace."""
+
+    @property
+    def root(self) -> str:
+        """Path of the data in the session."""
+        return DATA if self.folder else WORKSPACE
+
+    def candidates(self, name: str | None, folder: str | None) -> list[str]:
+        """Return the paths in the session that a name may refer to, the most likely first.
+
+        :param folder: a directory in the data: a path in the session, on this machine or relative to the data.
+        """
+        base = self._of(folder, self.root) if folder else self.root
+        if not name:
+            return [base]
+        paths = [self._of(name, base)]
+        if base != WORKSPACE and not name.startswith("/"):
+            paths.append(f"{WORKSPACE}/{name}")
+        return paths
+
+    def _of(self, name: str, base: str) -> str:
+        if self.folder is not None and PurePosixPath(name).is_relative_to(self.folder):
+            return str(DATA / PurePosixPath(name).relative_to(self.folder))
+        return str(PurePosixPath(base) / name)
+
 
 _MODULES: Final = (
     "mcp_servers.sql.inside._values",
@@ -43,7 +141,7 @@ M = TypeVar("M", bound="FileReply")
 ENDING_SECONDS = 3.0
 """Time after the program's own limit at which it is killed."""
 ENOENT = 2
-_MOST_STDERR: Final = 4_000
+_MAX_STDERR: Final = 4_000
 
 
 class FileReply(BaseModel):
@@ -105,9 +203,9 @@ async def ask(
     """
     answer, path = kind(), paths[0]
     for path in paths:
-        given = {"modules": program_sources(), "request": {**request, "path": path, "seconds": seconds}}
+        payload = {"modules": program_sources(), "request": {**request, "path": path, "seconds": seconds}}
         done = await instance.exec(
-            _COMMAND, input=json.dumps(given).encode(), timeout=seconds + ENDING_SECONDS
+            _COMMAND, input=json.dumps(payload).encode(), timeout=seconds + ENDING_SECONDS
         )
         check_outcome(tool, done.outcome, done.detail, "", Output())
         if not done.stdout:
@@ -143,7 +241,7 @@ def _check(tool: str, answer: ReadRows, path: str) -> None:
 
 
 def _why(stderr: bytes) -> str:
-    last = stderr[-_MOST_STDERR:].decode("utf-8", "replace").strip().rpartition("\n")[2]
+    last = stderr[-_MAX_STDERR:].decode("utf-8", "replace").strip().rpartition("\n")[2]
     if "No module named" in last:
         return missing_extra("the sandbox's Python", "data")
     return f"looking into the files failed: {one_line(last[-300:])}"
@@ -214,9 +312,11 @@ class DataBackend(Backend):
         check_folder(settings)
         self._server_settings = settings
 
-    def mounts(self, settings: Mapping[str, object], asked: Mapping[str, object]) -> Mapping[str, str]:
+    def mounts(
+        self, settings: Mapping[str, object], session_settings: Mapping[str, object]
+    ) -> Mapping[str, str]:
         """Return the mount of the session's data directory."""
-        folder = folder_for(settings, asked)
+        folder = folder_for(settings, session_settings)
         return {DATA: str(folder)} if folder else {}
 
     async def initialize(self, session: Session, settings: Mapping[str, object]) -> None:
@@ -259,13 +359,13 @@ class DataBackend(Backend):
         Excel and JSON files are supported; an unreadable file is listed with the reason.
         """
         settings = session.get(DataSettings)
-        found, path = await _ask("data_inspect", FoundFiles, session, context, file, folder, do="inspect")
+        reply, path = await _ask("data_inspect", FoundFiles, session, context, file, folder, do="inspect")
         inspected = Inspected(
             folder=path if file is None else str(Path(path).parent),
-            files=found.files,
-            links=found.links,
-            others=found.others,
-            more=found.more,
+            files=reply.files,
+            links=reply.links,
+            others=reply.others,
+            more=reply.more,
         )
         context.show(TextContent(summary(inspected, settings.summary_characters)))
         return inspected
@@ -288,7 +388,7 @@ class DataBackend(Backend):
         Use it to see individual rows, selected columns, or rows that satisfy a condition. To count, join or
         aggregate use data_run.
         """
-        found, path = await _ask(
+        reply, path = await _ask(
             "data_read",
             ReadRows,
             session,
@@ -304,11 +404,11 @@ class DataBackend(Backend):
         )
         return Slice(
             file=path,
-            sheet=found.sheet,
-            columns=found.columns,
-            rows=found.rows,
-            next_offset=offset + len(found.rows) if found.more else None,
-            note=found.note,
+            sheet=reply.sheet,
+            columns=reply.columns,
+            rows=reply.rows,
+            next_offset=offset + len(reply.rows) if reply.more else None,
+            note=reply.note,
         )
 
     @tool(title="Run Python over the data")
@@ -385,7 +485,7 @@ async def _ask(
         "rows": settings.rows,
         "bytes": settings.result_bytes,
     }
-    paths = session.get(DataDirectory).inside(file, folder)
+    paths = session.get(DataDirectory).candidates(file, folder)
     # A value of a row has at least one byte.
     more = settings.result_bytes if kind is ReadRows else 0
     limits = JsonLimits(_LIMITS.max_bytes + more, _LIMITS.max_values + more)

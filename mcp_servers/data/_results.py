@@ -145,23 +145,25 @@ class DataRan(CodeResult):
     """Requested names that are not variables."""
 
 
-def summary(found: Inspected, limit: int) -> str:
+def summary(inspected: Inspected, limit: int) -> str:
     """Format an inspection for a model, in at most `limit` characters."""
-    text = "\n".join(_lines(found))
+    text = "\n".join(_lines(inspected))
     if len(text) <= limit:
         return text
     return f"{text[:limit]}\n… {len(text) - limit} of {len(text)} characters left out: inspect one file"
 
 
-def _lines(found: Inspected) -> Iterator[str]:
-    yield f"{len(found.files)} data files in {found.folder}" + (f", {found.more} more" if found.more else "")
-    for link in found.links:
+def _lines(inspected: Inspected) -> Iterator[str]:
+    yield f"{len(inspected.files)} data files in {inspected.folder}" + (
+        f", {inspected.more} more" if inspected.more else ""
+    )
+    for link in inspected.links:
         here, there = _location(link.file, link.sheet), _location(link.to_file, link.to_sheet)
         yield f"link: {here}.{link.column} -> {there}.{link.to_column} ({link.overlap:.0%})"
-    for file in found.files:
+    for file in inspected.files:
         yield from _file(file)
-    if found.others:
-        yield f"other files: {', '.join(found.others)}"
+    if inspected.others:
+        yield f"other files: {', '.join(inspected.others)}"
 
 
 def _file(file: FileProfile) -> Iterator[str]:
@@ -176,20 +178,20 @@ def _file(file: FileProfile) -> Iterator[str]:
 
 
 def _column(column: ColumnProfile, table: TableProfile) -> str:
-    told = [column.type]
+    facts = [column.type]
     if column.nulls:
-        told.append(f"{column.nulls} missing")
+        facts.append(f"{column.nulls} missing")
     if column.distinct is not None:
-        told.append(
+        facts.append(
             f"{column.distinct} different" if column.distinct < table.profiled_rows else "all different"
         )
     if column.min is not None:
-        told.append(f"{column.min} … {column.max}")
+        facts.append(f"{column.min} … {column.max}")
     if column.mean is not None:
-        told.append(f"mean {column.mean:.6g}")
+        facts.append(f"mean {column.mean:.6g}")
     if column.top:
-        told.append("mostly " + ", ".join(f"{one.value} ({one.count})" for one in column.top))
-    return f"{column.name}: {'; '.join(told)}"
+        facts.append("mostly " + ", ".join(f"{entry.value} ({entry.count})" for entry in column.top))
+    return f"{column.name}: {'; '.join(facts)}"
 
 
 def _location(file: str, sheet: str | None) -> str:

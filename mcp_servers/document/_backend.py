@@ -214,12 +214,12 @@ class DocumentBackend(Backend):
         finder = await self._library.finder([whole for _, whole in opened])
         limit = max_results or session.get(_SessionDocuments).settings.max_search_results
         hits: list[PassageHit] = []
-        for found in finder.search(queries, limit):
-            file, whole = opened[found.passage.document]
-            part = part_of(whole, (found.passage.start, found.passage.end))
+        for match in finder.search(queries, limit):
+            file, whole = opened[match.passage.document]
+            part = part_of(whole, (match.passage.start, match.passage.end))
             marks = highlights(part.text, queries, part.start)
             hits.append(
-                PassageHit(document=file.name, highlights=marks, score=found.score, **part.model_dump())
+                PassageHit(document=file.name, highlights=marks, score=match.score, **part.model_dump())
             )
         context.show(TextContent(hits_text(hits, unread)))
         return PassageHits(hits=hits, documents=len(opened), unread=unread)
@@ -246,7 +246,7 @@ class DocumentBackend(Backend):
         of what the text does not show. If the text is too long, continue with start=next_start.
         """
         settings = session.get(_SessionDocuments).settings
-        file, whole = await self._found(session, document)
+        file, whole = await self._open(session, document)
         wanted = spans_of(whole, file.name, as_list(section_ids), pages, start, end)
         tokens = max_tokens or settings.max_text_token
         spans, following, note = wanted, None, "" if whole.text else " ".join(whole.content.notes)
@@ -295,14 +295,14 @@ class DocumentBackend(Backend):
         Use it for tables, whose rows and columns are lost in plain text. For a PDF file, name a page or section, because
         finding tables takes time for each page.
         """
-        file, whole = await self._found(session, document)
+        file, whole = await self._open(session, document)
         spans = spans_of(whole, file.name, as_list(section), page, None, None)
-        found = await self._tables(file, whole, spans)
+        tables = await self._tables(file, whole, spans)
         shown = tabled(
-            whole, found[:max_tables], max_rows or session.get(_SessionDocuments).settings.max_rows
+            whole, tables[:max_tables], max_rows or session.get(_SessionDocuments).settings.max_rows
         )
         context.show(TextContent(tables_text(file.name, shown)))
-        return DocumentTables(document=file.name, tables=shown, total_tables=len(found))
+        return DocumentTables(document=file.name, tables=shown, total_tables=len(tables))
 
     @tool(title="Show a page of a document", read_only=True)
     async def page_image(
@@ -346,7 +346,7 @@ class DocumentBackend(Backend):
             return [await self._file(session, name)]
         return await anyio.to_thread.run_sync(self._documents(session).files)
 
-    async def _found(self, session: Session, name: str | None) -> tuple[DocumentFile, ParsedDocument]:
+    async def _open(self, session: Session, name: str | None) -> tuple[DocumentFile, ParsedDocument]:
         file = await self._file(session, name)
         return file, await self._library.document(file)
 
@@ -355,7 +355,7 @@ class DocumentBackend(Backend):
     ) -> tuple[list[Span], str]:
         """Select the passages that share words with the goal."""
         finder = await self._library.finder([document])
-        passages = [found.passage for found in finder.search([goal], GOAL_PASSAGES, wanted)]
+        passages = [match.passage for match in finder.search([goal], GOAL_PASSAGES, wanted)]
         spans = select_best(((passage.start, passage.end) for passage in passages), tokens, document)
         if spans:
             return spans, ""
@@ -372,8 +372,8 @@ class DocumentBackend(Backend):
             return [await self._library.page(file, page, DPI) for page in list(pages)[:limit]]
         keys = [
             key
-            for place, key in document.content.pictures
-            if any(start <= place < end for start, end in spans)
+            for position, key in document.content.pictures
+            if any(start <= position < end for start, end in spans)
         ]
         pictures: list[RenderedImage] = []
         for key in dict.fromkeys(keys[:limit]):

@@ -148,8 +148,8 @@ def _ends(sections: Sequence[tuple[str, int, int]], end: int) -> list[int]:
 
 def as_list(value: str | Sequence[str] | None) -> list[str]:
     """Return one or several values as a list, without empty ones."""
-    given = [value] if isinstance(value, str) else value or ()
-    return [one for one in given if one.strip()]
+    values = [value] if isinstance(value, str) else value or ()
+    return [item for item in values if item.strip()]
 
 
 def page_numbers(pages: str | int) -> list[int]:
@@ -180,12 +180,12 @@ def spans_of(
 
     :raises ToolFailure: `not_found`, `bad_arguments`.
     """
-    asked = [bool(sections), pages is not None, start is not None or end is not None]
-    if sum(asked) > 1:
+    selectors = [bool(sections), pages is not None, start is not None or end is not None]
+    if sum(selectors) > 1:
         message = "document: give sections, pages or a range (start, end), not several of these."
         raise ToolFailure(ErrorKind.BAD_ARGUMENTS, message)
     if sections:
-        return [_section(document, name, one) for one in sections]
+        return [_section(document, name, section) for section in sections]
     if pages is not None:
         return [_page(document, name, number) for number in page_numbers(pages)]
     length = len(document.text)
@@ -202,10 +202,11 @@ def _section(document: ParsedDocument, name: str, wanted: str) -> Span:
     node = document.node(wanted)
     if node is None:
         node = next(
-            (one for one in document.nodes if one.title.casefold() == wanted.strip().casefold()), None
+            (section for section in document.nodes if section.title.casefold() == wanted.strip().casefold()),
+            None,
         )
     if node is None:
-        hint = did_you_mean(wanted, [one.id for one in document.nodes])
+        hint = did_you_mean(wanted, [section.id for section in document.nodes])
         message = f"document: {name!r} has no section {wanted!r}.{hint} document_outline lists them."
         raise ToolFailure(ErrorKind.NOT_FOUND, message)
     return node.start, node.end

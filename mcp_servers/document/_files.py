@@ -49,16 +49,16 @@ class DocumentSet:
             raise ToolFailure(ErrorKind.NOT_FOUND, f"document: {self._path.name!r} no longer exists.")
         if not self._path.is_dir():
             return [_file(self._path.name, self._path)]
-        found: list[DocumentFile] = []
+        documents: list[DocumentFile] = []
         for folder, folders, names in os.walk(self._path):
             folders[:] = sorted(name for name in folders if not name.startswith("."))
             for name in sorted(names):
                 path = Path(folder, name)
                 if path.suffix.lower() in SUFFIXES and self._contains(path):
-                    found.append(_file(path.relative_to(self._path).as_posix(), path))
-            if len(found) >= MAX_FILES:
+                    documents.append(_file(path.relative_to(self._path).as_posix(), path))
+            if len(documents) >= MAX_FILES:
                 break
-        return sorted(found[:MAX_FILES])
+        return sorted(documents[:MAX_FILES])
 
     def file(self, name: str | None) -> DocumentFile:
         """Return the document with this name; without a name, the only document.

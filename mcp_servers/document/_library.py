@@ -315,9 +315,9 @@ class DocumentLibrary:
         self._readers = ReaderPool(settings)
         self._store = DiskCache(settings.cache_dir or user_cache("document"), settings.cache_bytes)
         self._digests = _LruCache[str](MAX_DIGESTS, lambda _: 1)
-        self._documents = _LruCache[ParsedDocument](MAX_CACHED_CHARS, lambda one: len(one.text) + 1_000)
-        self._finders = _LruCache[PassageIndex](MAX_CACHED_CHARS, lambda one: one.characters + 1_000)
-        self._images = _LruCache[RenderedImage](MAX_IMAGE_BYTES, lambda one: len(one.png))
+        self._documents = _LruCache[ParsedDocument](MAX_CACHED_CHARS, lambda value: len(value.text) + 1_000)
+        self._finders = _LruCache[PassageIndex](MAX_CACHED_CHARS, lambda value: value.characters + 1_000)
+        self._images = _LruCache[RenderedImage](MAX_IMAGE_BYTES, lambda value: len(value.png))
         self._failures = _LruCache[ToolFailure](MAX_FAILURES, lambda _: 1)
         self._locks: dict[object, tuple[anyio.Lock, int]] = {}
 

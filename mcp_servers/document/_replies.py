@@ -114,11 +114,11 @@ def _split(answer: bytes, limits: JsonLimits) -> tuple[bytes, memoryview]:
 def _with_text(content: DocumentContent, data: memoryview) -> DocumentContent:
     """Return the content with its text, after a check of all positions in it."""
     text = _text_of(data)
-    starts = [place for _, _, place in content.sections]
-    tables = [place for table in content.tables for place in (table.start, table.end)]
-    pictures = [place for place, _ in content.pictures]
-    places = (*content.pages, *starts, *tables, *pictures)
-    if not all(0 <= place <= len(text) for place in places):
+    starts = [position for _, _, position in content.sections]
+    tables = [position for table in content.tables for position in (table.start, table.end)]
+    pictures = [position for position, _ in content.pictures]
+    positions = (*content.pages, *starts, *tables, *pictures)
+    if not all(0 <= position <= len(text) for position in positions):
         raise FrameError("a position lies outside the text")
     if content.pages != sorted(content.pages) or starts != sorted(starts):
         raise FrameError("positions are out of order")

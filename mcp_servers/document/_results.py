@@ -259,14 +259,19 @@ def part_of(document: ParsedDocument, span: Span) -> Part:
 def outline_text(outline: Outline) -> str:
     """Format an outline for a model."""
     if outline.document is None:
-        return "\n".join(f"{one.document} ({one.size} bytes)" for one in outline.documents) or "no documents"
+        return (
+            "\n".join(f"{section.document} ({section.size} bytes)" for section in outline.documents)
+            or "no documents"
+        )
     facts = [str(outline.format), f"{outline.characters} characters"]
     facts += [f"{outline.pages} pages"] if outline.pages else []
     lines = [f"{outline.document}{': ' if outline.title else ''}{outline.title} ({', '.join(facts)})"]
-    for one in outline.sections:
-        where = f", page {one.page}" if one.page else ""
-        indent = "  " * one.id.count(".")
-        lines.append(f"{indent}[{one.id}] {one.title}{where} ({one.end - one.start} characters)")
+    for section in outline.sections:
+        where = f", page {section.page}" if section.page else ""
+        indent = "  " * section.id.count(".")
+        lines.append(
+            f"{indent}[{section.id}] {section.title}{where} ({section.end - section.start} characters)"
+        )
     if outline.total_sections > len(outline.sections):
         lines.append(f"… {outline.total_sections - len(outline.sections)} more")
     return "\n".join([*lines, *outline.notes])
@@ -274,28 +279,28 @@ def outline_text(outline: Outline) -> str:
 
 def hits_text(hits: Sequence[PassageHit], unread: Sequence[UnreadDocument]) -> str:
     """Format search hits for a model."""
-    shown = [f"{_place(hit.document, hit)}, {hit.start}-{hit.end}\n{hit.text}" for hit in hits]
-    return "\n\n".join([*(shown or ["no hits"]), *(one.reason for one in unread)])
+    shown = [f"{_location(hit.document, hit)}, {hit.start}-{hit.end}\n{hit.text}" for hit in hits]
+    return "\n\n".join([*(shown or ["no hits"]), *(document.reason for document in unread)])
 
 
 def parts_text(document: str, parts: Sequence[Part], answer: str | None, note: str) -> str:
     """Format parts of a document for a model."""
-    shown = [f"{_place(document, part)}, {part.start}-{part.end}\n{part.text.strip()}" for part in parts]
+    shown = [f"{_location(document, part)}, {part.start}-{part.end}\n{part.text.strip()}" for part in parts]
     answers = [answer] if answer else []
     return "\n\n".join([*answers, *shown, *([note] if note else [])])
 
 
 def tabled(document: ParsedDocument, tables: Sequence[DocumentTable], limit: int) -> list[TableData]:
     """Return tables with their section, page and position."""
-    found: list[TableData] = []
+    result: list[TableData] = []
     for table in tables:
         in_text = table.page is None
         span = None if table.page is None else document.page_span(table.page)
-        place = table.start if in_text or span is None else span[0]
-        found.append(
+        position = table.start if in_text or span is None else span[0]
+        result.append(
             TableData(
-                section=document.node_at(place).id,
-                page=table.page or document.page_at(place),
+                section=document.node_at(position).id,
+                page=table.page or document.page_at(position),
                 title=table.title,
                 rows=table.rows[:limit],
                 total_rows=len(table.rows),
@@ -303,14 +308,14 @@ def tabled(document: ParsedDocument, tables: Sequence[DocumentTable], limit: int
                 end=table.end if in_text else None,
             )
         )
-    return found
+    return result
 
 
 def tables_text(document: str, tables: Sequence[TableData]) -> str:
     """Format tables for a model."""
     shown: list[str] = []
     for table in tables:
-        lines = [_place(document, table)]
+        lines = [_location(document, table)]
         lines += (" | ".join("" if value is None else str(value) for value in row) for row in table.rows)
         if table.total_rows > len(table.rows):
             lines.append(f"… {table.total_rows - len(table.rows)} more rows")
@@ -318,7 +323,7 @@ def tables_text(document: str, tables: Sequence[TableData]) -> str:
     return "\n\n".join(shown) or "no tables"
 
 
-def _place(document: str, part: Part | PassageHit | TableData) -> str:
+def _location(document: str, part: Part | PassageHit | TableData) -> str:
     """Name the section and the page of a part of a document."""
     page = f", page {part.page}" if part.page else ""
     return f"{document} [{part.section}]{' ' if part.title else ''}{part.title}{page}"

@@ -45,10 +45,10 @@ class Term(NamedTuple):
 
 def terms_in(text: str) -> Iterator[Term]:
     """Yield the terms of a text: normalised words; for scripts without spaces, single characters and pairs."""
-    for found in _WORD.finditer(text):
-        start, end = found.span()
-        if not _IS_UNSPACED.match(found[0]):
-            yield Term(_normalised(found[0]), start, end)
+    for match in _WORD.finditer(text):
+        start, end = match.span()
+        if not _IS_UNSPACED.match(match[0]):
+            yield Term(_normalised(match[0]), start, end)
             continue
         for position in range(start, end):
             yield Term(text[position], position, position + 1)
@@ -69,8 +69,8 @@ def words_in(text: str) -> Iterator[str]:
 def terms_of_query(text: str) -> tuple[str, ...]:
     """Return the distinct terms of a query. Any text is a valid query."""
     terms: dict[str, None] = {}
-    for found in _WORD.finditer(text):
-        run = found[0]
+    for match in _WORD.finditer(text):
+        run = match[0]
         if not _IS_UNSPACED.match(run):
             terms[_normalised(run)] = None
         elif len(run) == 1:
@@ -116,7 +116,9 @@ class PassageIndex:
         self.characters = sum(len(document.text) for document in documents)
         """Length of the indexed text."""
         self._passages = [
-            passage for position, one in enumerate(documents) for passage in _passages(position, one)
+            passage
+            for position, document in enumerate(documents)
+            for passage in _passages(position, document)
         ]
         self._postings: dict[str, array[int]] = {}
         lengths = array("I")
@@ -185,7 +187,7 @@ def _passages(number: int, document: ParsedDocument) -> Iterator[DocumentPassage
 
 def _paragraphs(text: str, begin: int, end: int) -> Iterator[tuple[int, int]]:
     """Yield paragraphs, short ones joined."""
-    gaps = [found.end() for found in _GAP.finditer(text, begin, end)]
+    gaps = [match.end() for match in _GAP.finditer(text, begin, end)]
     start = begin
     for gap, following in pairwise([*gaps, end, end]):
         if gap - start >= MIN_PASSAGE or gap == end or following - start > MAX_PASSAGE:
@@ -207,4 +209,4 @@ def _split(text: str, start: int, end: int) -> Iterator[tuple[int, int]]:
 
 
 def _last(pattern: re.Pattern[str], piece: str) -> int:
-    return max((found.end() for found in pattern.finditer(piece)), default=0)
+    return max((match.end() for match in pattern.finditer(piece)), default=0)

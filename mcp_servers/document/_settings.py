@@ -59,11 +59,11 @@ class DocumentSettings(Section):
 
     @model_validator(mode="before")
     @classmethod
-    def _expand_seed_path(cls, given: object) -> object:
+    def _expand_seed_path(cls, values: object) -> object:
         """Replace `seed_path` by `folder` or `file`."""
-        if not is_object(given) or "seed_path" not in given:
-            return given
-        settings = dict(given)
+        if not is_object(values) or "seed_path" not in values:
+            return values
+        settings = dict(values)
         seed = Path(settings.pop("seed_path"))
         return {**settings, "folder" if seed.is_dir() else "file": seed}
 

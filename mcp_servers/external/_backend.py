@@ -65,7 +65,7 @@ class ExternalBackend(Backend):
 
         :raises ToolFailure: `cannot_fork` if the session has used a server whose state cannot be copied.
         """
-        servers = self._own(session)
+        servers = self._session_servers(session)
         if servers is None:
             return
         if servers.stateful:
@@ -76,7 +76,7 @@ class ExternalBackend(Backend):
 
     async def cleanup(self, session: Session) -> None:
         """Stop the session's own servers."""
-        servers = self._own(session)
+        servers = self._session_servers(session)
         if servers is not None:
             await servers.close()
 
@@ -86,7 +86,7 @@ class ExternalBackend(Backend):
         if mounted is not None:
             await mounted.close()
 
-    def _own(self, session: Session) -> "SessionServers | None":
+    def _session_servers(self, session: Session) -> "SessionServers | None":
         if self._mounted is None:
             return None
         from mcp_servers.external._server_set import SessionServers

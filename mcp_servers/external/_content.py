@@ -83,7 +83,7 @@ def _is_visible(character: str) -> bool:
     return category not in ("Cc", "Cf", "Cn", "Co", "Cs", "Zl", "Zp") and not _INVISIBLE.match(character)
 
 
-LONGEST_NAME = 200
+MAX_NAME = 200
 MAX_COMPARED = 4
 """Number of texts that are compared with the data."""
 MAX_REPEATED = 1024 * 1024
@@ -111,7 +111,7 @@ class ContentPresenter:
             elif isinstance(block, types.ImageContent | types.AudioContent):
                 self._show_bytes(block.data, block.mime_type, "picture")
             elif isinstance(block, types.ResourceLink):
-                name, mime = one_line(block.name, LONGEST_NAME), one_line(block.mime_type or "", LONGEST_NAME)
+                name, mime = one_line(block.name, MAX_NAME), one_line(block.mime_type or "", MAX_NAME)
                 self._context.show(ResourceLink(str(block.uri), name, mime, block.size or 0))
             else:
                 self._show_resource(block.resource)
@@ -125,7 +125,7 @@ class ContentPresenter:
             )
 
     def _show_bytes(self, encoded: str, mime: str, name: str) -> None:
-        mime = one_line(mime, LONGEST_NAME)
+        mime = one_line(mime, MAX_NAME)
         try:
             data = base64.b64decode(encoded, validate=True)
         except (binascii.Error, ValueError):
@@ -136,7 +136,7 @@ class ContentPresenter:
         elif mime.startswith("text/"):
             self._context.show(TextContent(self._cut(data.decode(errors="replace"))))
         elif self._session is not None:
-            short = one_line(name.rpartition("/")[2] or "data", LONGEST_NAME)
+            short = one_line(name.rpartition("/")[2] or "data", MAX_NAME)
             self._context.show(self._session.keep(short, mime, data))
         else:
             self._context.show(TextContent(f"[{mime}, {len(data)} bytes: not shown]"))

@@ -106,8 +106,8 @@ class BoundedBody(httpx2.AsyncByteStream):
             return b""
         error = types.ErrorData(code=types.INTERNAL_ERROR, message=reason)
         answer = types.JSONRPCError(jsonrpc="2.0", id=request.id, error=error)
-        told = answer.model_dump_json(by_alias=True, exclude_none=True).encode()
-        return b"data: " + told + b"\n\n" if self._events else told
+        body = answer.model_dump_json(by_alias=True, exclude_none=True).encode()
+        return b"data: " + body + b"\n\n" if self._events else body
 
 
 def _data_of(event: bytes) -> bytes:

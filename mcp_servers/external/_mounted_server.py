@@ -88,9 +88,7 @@ class MountedServer:
         tools: Mapping[str, types.Tool] | None = None,
         on_change: Callable[[], None] | None = None,
     ) -> None:
-        """Describe the server.
-
-        :param tools: its tools, if known from another instance of the server.
+        """:param tools: its tools, if known from another instance of the server.
         :param on_change: is called when `tools` change.
         """
         self.name = name
@@ -161,7 +159,7 @@ class MountedServer:
     async def _live(self, connection: _Connection, context: Context) -> None:
         async with connection.client as client:
             await negotiate(client)
-            self._take(await list_all_tools(client, self.settings))
+            self._update_tools(await list_all_tools(client, self.settings))
             self._connection = connection
             self._failing = False
             self._up.set()
@@ -188,13 +186,13 @@ class MountedServer:
             await connection.changed.wait()
             connection.changed = anyio.Event()
             try:
-                self._take(await list_all_tools(connection.client, self.settings))
+                self._update_tools(await list_all_tools(connection.client, self.settings))
             except (MCPError, ValidationError, ToolListTooLong) as error:
                 logger.warning(
                     "mcp server %s: its tools cannot be listed: %s", self.name, one_line(str(error))
                 )
 
-    def _take(self, listed: list[types.Tool]) -> None:
+    def _update_tools(self, listed: list[types.Tool]) -> None:
         """Take the tools the first time; later compare them."""
         now = {tool.name: tool for tool in listed}
         mounted = self.tools

@@ -96,11 +96,11 @@ def _size(value: object) -> int:
 def _parts(value: object) -> Iterator[object]:
     pending = [value]
     while pending:
-        yield (one := pending.pop())
-        if is_object(one):
-            pending.extend(one.values())
-        elif is_list(one):
-            pending.extend(one)
+        yield (part := pending.pop())
+        if is_object(part):
+            pending.extend(part.values())
+        elif is_list(part):
+            pending.extend(part)
 
 
 _LEFT_TO_THE_SERVER = ("pattern", "patternProperties", "unevaluatedProperties", "unevaluatedItems", "format")
@@ -149,10 +149,10 @@ def _made(schema: Mapping[str, object]) -> Checker:
             return None
         if error is None:
             return None
-        place = ".".join(str(step) for step in error.absolute_path)
+        path = ".".join(str(step) for step in error.absolute_path)
         message = " ".join(error.message.split())
         message = message if len(message) <= MAX_LENGTH else f"{message[:MAX_LENGTH]} …"
-        return f"{place}: {message}" if place else message
+        return f"{path}: {message}" if path else message
 
     return check
 

@@ -118,10 +118,10 @@ class SessionServers:
     def __init__(self, session: Session, mounts: Mapping[str, MountedServer]) -> None:
         self._session = session
         self._mounts = mounts
-        self._own: dict[str, MountedServer] = {}
+        self._session_mounts: dict[str, MountedServer] = {}
         self._folders: dict[str, Path] = {}
         self._filled: set[str] = set()
-        self._turn = anyio.Lock()
+        self._lock = anyio.Lock()
         self.used: set[str] = set()
         """Servers that the session has called."""
 
@@ -139,14 +139,14 @@ class SessionServers:
         if not shared.settings.per_session:
             self.used.add(name)
             return shared
-        async with self._turn:
-            if name not in self._own:
+        async with self._lock:
+            if name not in self._session_mounts:
                 lines = await self._lines(name, shared.settings)
                 mount = MountedServer(name, shared.settings, lines, tools=shared.tools)
                 await mount.open()
-                self._own[name] = mount
+                self._session_mounts[name] = mount
             self.used.add(name)
-            return self._own[name]
+            return self._session_mounts[name]
 
     async def _lines(self, name: str, settings: MountSettings) -> Connector:
         if settings.runtime is None and settings.workspace is not None and name not in self._folders:
@@ -173,7 +173,7 @@ class SessionServers:
     async def close(self) -> None:
         """Stop the servers concurrently and delete the copies of their files."""
         async with anyio.create_task_group() as group:
-            for mount in self._own.values():
+            for mount in self._session_mounts.values():
                 group.start_soon(mount.close)
         for folder in self._folders.values():
             await anyio.to_thread.run_sync(shutil.rmtree, folder, True)

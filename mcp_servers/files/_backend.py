@@ -67,10 +67,10 @@ class FilesSettings(Section):
         """
         if self.data_dir is None:
             return {}
-        place = self.data_dir.expanduser().absolute()
-        if not place.is_dir():
-            raise ConfigurationError(f"files: data_dir: {place} is not a directory")
-        return {str(place): str(place)}
+        path = self.data_dir.expanduser().absolute()
+        if not path.is_dir():
+            raise ConfigurationError(f"files: data_dir: {path} is not a directory")
+        return {str(path): str(path)}
 
 
 class FilesBackend(Backend):
@@ -86,7 +86,9 @@ class FilesBackend(Backend):
         """Reject invalid settings and a missing data directory."""
         _ = check_settings(FilesSettings, self.name, settings).mounts
 
-    def mounts(self, settings: Mapping[str, object], asked: Mapping[str, object]) -> Mapping[str, str]:
+    def mounts(
+        self, settings: Mapping[str, object], session_settings: Mapping[str, object]
+    ) -> Mapping[str, str]:
         """Return the mount of the data directory."""
         return check_settings(FilesSettings, self.name, settings).mounts
 

@@ -119,15 +119,15 @@ async def read_text(
         notes.append("Bytes that are no UTF-8 are shown as \N{REPLACEMENT CHARACTER}.")
     if lines.total is not None and offset > max(lines.total, 1):
         notes.append(f"The file has {lines.total} lines.")
-    found = lines.last >= offset
+    in_file = lines.last >= offset
     return ReadFile(
         path=short(path),
         kind="text",
         mime="text/plain",
         size=size,
         content=lines.text,
-        first_line=offset if found else 0,
-        last_line=lines.last if found else 0,
+        first_line=offset if in_file else 0,
+        last_line=lines.last if in_file else 0,
         total_lines=lines.total,
         next_offset=lines.last + 1 if lines.more else None,
         note=" ".join(notes),
@@ -166,10 +166,10 @@ async def read_lines(
     async with aclosing(_chunks(instance, path)) as chunks:
         async for last in chunks:
             read += len(last)
-            found = last.count(b"\n")
-            ends += found
-            if skip > found:
-                skip -= found
+            line_ends = last.count(b"\n")
+            ends += line_ends
+            if skip > line_ends:
+                skip -= line_ends
                 if read > MAX_SKIPPED:
                     message = (
                         f"files_read: line {first} of {path!r} does not begin in the first GiB. Use bash_run."
@@ -222,7 +222,7 @@ CONTEXT = 3
 LINES = 2_000
 
 
-PLACES = 5
+MAX_POSITIONS = 5
 
 
 _LINE = re.compile(r"[^\n]*\n|[^\n]+")
@@ -247,9 +247,9 @@ def replace_text(text: str, old: str, new: str, path: str, *, every: bool) -> tu
         )
         raise ToolFailure(ErrorKind.NOT_FOUND, message)
     if count > 1 and not every:
-        lines = ", ".join(str(text.count("\n", 0, place) + 1) for place in _places(text, old))
+        lines = ", ".join(str(text.count("\n", 0, position) + 1) for position in _positions(text, old))
         message = (
-            f"files_edit: old_text occurs {count} times in {path!r} (lines {lines}{', …' if count > PLACES else ''}). "
+            f"files_edit: old_text occurs {count} times in {path!r} (lines {lines}{', …' if count > MAX_POSITIONS else ''}). "
             "Give more of the text around the place, or set replace_all."
         )
         raise ToolFailure(ErrorKind.BAD_ARGUMENTS, message)
@@ -270,13 +270,13 @@ def diff(before: str, after: str, path: str) -> str:
     return "".join(_whole(_moved(line, skipped)) for line in lines)
 
 
-def _places(text: str, old: str) -> Iterator[int]:
-    place = text.find(old)
-    for _ in range(PLACES):
-        if place < 0:
+def _positions(text: str, old: str) -> Iterator[int]:
+    position = text.find(old)
+    for _ in range(MAX_POSITIONS):
+        if position < 0:
             return
-        yield place
-        place = text.find(old, place + len(old))
+        yield position
+        position = text.find(old, position + len(old))
 
 
 def _common(left: list[str], right: list[str]) -> int:

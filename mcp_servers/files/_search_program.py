@@ -18,7 +18,7 @@ def translate(glob: str) -> "re.Pattern[str]":
     pattern = glob if "/" in glob else f"**/{glob}"
     parts = re.split(r"(\*\*/|\*\*|\*|\?|\[!?[^\]]+\])", pattern.removeprefix("/"))
     # The split puts plain text at even indices and wildcards at odd ones.
-    expressions = (_wildcard(part) if place % 2 else re.escape(part) for place, part in enumerate(parts))
+    expressions = (_wildcard(part) if index % 2 else re.escape(part) for index, part in enumerate(parts))
     return re.compile("".join(expressions) + r"\Z")
 
 
@@ -32,26 +32,26 @@ def files(root: str) -> Iterator[str]:
     if not os.path.isdir(root):
         yield root
         return
-    for folder, names, found in os.walk(root):
-        names.sort()
-        for name in sorted(found):
+    for folder, folders, file_names in os.walk(root):
+        folders.sort()
+        for name in sorted(file_names):
             yield os.path.join(folder, name)
 
 
 def search(path: str, pattern: "re.Pattern[str]", limit: int) -> "list[tuple[int, str]]":
     """Return numbers and texts of the matching lines of a file; empty for a binary file."""
-    found: list[tuple[int, str]] = []
+    matches: list[tuple[int, str]] = []
     with open(path, "rb") as file:
         if b"\0" in file.read(BINARY_SNIFF):
-            return found
+            return matches
         file.seek(0)
         for number, line in enumerate(file, 1):
             text = line.decode("utf-8", "replace").rstrip("\r\n")
             if pattern.search(text):
-                found.append((number, text if len(text) <= LINE else text[:LINE] + "…"))
-                if len(found) >= limit:
+                matches.append((number, text if len(text) <= LINE else text[:LINE] + "…"))
+                if len(matches) >= limit:
                     break
-    return found
+    return matches
 
 
 def answer(request: "dict[str, str | int | bool | None]") -> "dict[str, object]":

@@ -148,12 +148,12 @@ class RagBackend(Backend):
         """Open the index; build or update it first if necessary."""
         if self._opened is None:
             settings = self._settings
-            place = await anyio.to_thread.run_sync(locate_index, settings)
+            location = await anyio.to_thread.run_sync(locate_index, settings)
             embedder = await open_embedder(settings.embedding) if settings.embedding else None
             async with AsyncExitStack() as stack:
                 if embedder is not None:
                     stack.push_async_callback(embedder.close)
-                self._opened = await open_library(place, settings, embedder)
+                self._opened = await open_library(location, settings, embedder)
                 self._stack = stack.pop_all()
 
     async def shutdown(self) -> None:
@@ -187,7 +187,7 @@ class RagBackend(Backend):
         for query in queries:
             ranked = await self._library.search(query, top_k or self._settings.top_k)
             results.append(QueryHits(query=query, hits=_hits(ranked)))
-        shown = (f"# {one.query}\n\n{_as_text(one.hits)}" for one in results)
+        shown = (f"# {result.query}\n\n{_as_text(result.hits)}" for result in results)
         context.show(TextContent("\n\n".join(shown)))
         return BatchHits(results=results)
 
@@ -250,7 +250,7 @@ class RagBackend(Backend):
 def _hits(ranked: SearchRanking) -> list[DocumentHit]:
     """Return hits with their best matching snippets."""
     hits: list[DocumentHit] = []
-    for document, score in ranked.found:
+    for document, score in ranked.documents:
         text = document.text
         start, end, highlights = snippet_of(text, ranked.terms)
         hits.append(

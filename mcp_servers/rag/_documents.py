@@ -153,16 +153,16 @@ class FormattedReader:
 
         self._library = self._library or DocumentLibrary(DocumentSettings())
         try:
-            found = await self._library.document(DocumentSet(path).file(None))
+            parsed = await self._library.document(DocumentSet(path).file(None))
         except (ToolFailure, IsolationUnavailable) as error:
             reason = " ".join(str(error).split()).removeprefix(f"document: {path.name!r} cannot be read: ")
             self.unreadable[name] = reason
             return None
-        text = tidy(found.text)
+        text = tidy(parsed.text)
         if not text.strip():
             self.unreadable[name] = "has no text"
             return None
-        title = tidy_line(found.content.title)
+        title = tidy_line(parsed.content.title)
         return CorpusDocument(tidy_line(name), path.stem if title.lower() in _NO_TITLES else title, text)
 
 
@@ -226,18 +226,18 @@ def _lines(path: Path) -> Iterator[CorpusDocument]:
             if not line.strip():
                 continue
             try:
-                given = _decoder.decode(line)
+                entry = _decoder.decode(line)
             except DECODE_ERRORS as error:
                 reason = decode_reason(error).removesuffix(".")
                 message = f'{reason}. A line is a JSON object: {{"id": …, "title": …, "text": …}}'
                 raise ConfigurationError(f"rag: {path}:{number}: {message}") from None
-            yield _document(given)
+            yield _document(entry)
 
 
-def _document(given: _JsonLine) -> CorpusDocument:
-    text = tidy(given.text)
-    name = tidy_line(str(given.id)) if given.id is not None else ""
+def _document(entry: _JsonLine) -> CorpusDocument:
+    text = tidy(entry.text)
+    name = tidy_line(str(entry.id)) if entry.id is not None else ""
     if not name:
         # An id derived from the content does not change when lines are inserted.
         name = f"doc-{hashlib.blake2b(text.encode(), digest_size=8).hexdigest()}"
-    return CorpusDocument(name, tidy_line(given.title or "") or name, text)
+    return CorpusDocument(name, tidy_line(entry.title or "") or name, text)

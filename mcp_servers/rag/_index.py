@@ -118,9 +118,9 @@ class TopDocumentFinder:
     def _pairs(self, terms: Terms, words: Sequence[_Word]) -> list[Query]:
         documents = {word.term: word.documents for word in words if word.field == "text"}
         return [
-            Query.phrase_query(self._schema, "text", [one, other])
-            for one, other in terms.pairs
-            if min(documents.get(one, 0), documents.get(other, 0)) in self._few
+            Query.phrase_query(self._schema, "text", [first, second])
+            for first, second in terms.pairs
+            if min(documents.get(first, 0), documents.get(second, 0)) in self._few
         ]
 
     def _look_up(self, term: str) -> tuple[_Word, ...]:
@@ -157,8 +157,8 @@ def _joined(first: Sequence[Scored], second: Sequence[Scored]) -> Sequence[Score
     """Merge two rankings; a document in both keeps its score of the first."""
     if not first:
         return second
-    known = {(at.segment_ord, at.doc) for _, at in first}
-    more = [(score, at) for score, at in second if (at.segment_ord, at.doc) not in known]
+    addresses = {(at.segment_ord, at.doc) for _, at in first}
+    more = [(score, at) for score, at in second if (at.segment_ord, at.doc) not in addresses]
     return sorted([*first, *more], key=lambda scored: -scored[0])
 
 
@@ -225,7 +225,7 @@ class WordIndex:
         """Order ties by id across segments, loading few documents beyond the result."""
         for _, equals in groupby(ranked, key=itemgetter(0)):
             segments = [list(segment) for _, segment in groupby(equals, key=itemgetter(1))]
-            yield from heapq.merge(*segments, key=lambda place: self._document(place[3]).id)
+            yield from heapq.merge(*segments, key=lambda scored: self._document(scored[3]).id)
 
     def entries(self) -> Iterator[tuple[str, str, str]]:
         """Yield id, source file and digest of every document."""
@@ -243,14 +243,14 @@ class WordIndex:
         return self._searcher.search(Query.all_query(), max(len(self), 1), count=False).hits
 
     def _document(self, address: DocAddress) -> CorpusDocument:
-        place = address.segment_ord, address.doc
-        found = self._loaded.get(place)
-        if found is None:
+        key = address.segment_ord, address.doc
+        document = self._loaded.get(key)
+        if document is None:
             entry = self._searcher.doc(address)
-            found = CorpusDocument(_text(entry, "id"), _text(entry, "title"), _text(entry, "text"))
-            if len(found.text) <= _MAX_CACHED_CHARS and len(self._loaded) < _CACHE_SIZE:
-                self._loaded[place] = found
-        return found
+            document = CorpusDocument(_text(entry, "id"), _text(entry, "title"), _text(entry, "text"))
+            if len(document.text) <= _MAX_CACHED_CHARS and len(self._loaded) < _CACHE_SIZE:
+                self._loaded[key] = document
+        return document
 
 
 def _text(entry: Entry, field: str) -> str:

@@ -76,54 +76,54 @@ def locate_index(settings: RagSettings) -> IndexLocation:
 
     :raises ConfigurationError: if they do not exist.
     """
-    given, corpus = _full(settings.index_path), _full(settings.corpus_path)
+    path, corpus = _full(settings.index_path), _full(settings.corpus_path)
     index = _full(settings.index_dir)
     if corpus is not None:
-        return IndexLocation(_documents("corpus_path", corpus), index or given or _default(corpus, settings))
-    if given is None:
+        return IndexLocation(_documents("corpus_path", corpus), index or path or _default(corpus, settings))
+    if path is None:
         return IndexLocation(BUNDLED, index or (_cache_directory(BUNDLED) if settings.embedding else None))
-    if given.is_dir() and is_index(given):
-        return IndexLocation(None, given)
-    if (given / "meta.json").is_file() and not files_of(given).readable:
+    if path.is_dir() and is_index(path):
+        return IndexLocation(None, path)
+    if (path / "meta.json").is_file() and not files_of(path).readable:
         message = "was not built by this backend: set the path of the documents to build one"
-        raise ConfigurationError(f"rag: index_path: the index in {given} {message}")
-    return IndexLocation(_documents("index_path", given), index or _default(given, settings))
+        raise ConfigurationError(f"rag: index_path: the index in {path} {message}")
+    return IndexLocation(_documents("index_path", path), index or _default(path, settings))
 
 
 async def open_library(
-    place: IndexLocation, settings: RagSettings, embedder: Embedder | None
+    location: IndexLocation, settings: RagSettings, embedder: Embedder | None
 ) -> SearchLibrary:
     """Open the documents for searching; update the index first.
 
     :raises ConfigurationError: if the documents, the index or the vectors are unusable.
     """
     try:
-        if place.folder is None:
-            words, corpus = await _opened_words(place)
+        if location.folder is None:
+            words, corpus = await _opened_words(location)
             return SearchLibrary(words, "lexical", corpus)
-        async with _locked(place.folder):
-            words, corpus = await _opened_words(place)
+        async with _locked(location.folder):
+            words, corpus = await _opened_words(location)
             if embedder is None or settings.embedding is None or settings.effective_mode == "lexical":
                 return SearchLibrary(words, "lexical", corpus)
-            vectors = await _open_vectors(words, place.folder, settings.embedding, embedder)
+            vectors = await _open_vectors(words, location.folder, settings.embedding, embedder)
     except OSError as error:
-        where = place.folder or place.source
+        where = location.folder or location.source
         raise ConfigurationError(f"rag: {where} cannot be indexed: {error.strerror or error}") from None
     except ToolFailure as failure:
         raise ConfigurationError(failure.message) from None
     return SearchLibrary(words, settings.effective_mode, corpus, vectors, embedder)
 
 
-async def _opened_words(place: IndexLocation) -> tuple[WordIndex, CorpusSummary]:
+async def _opened_words(location: IndexLocation) -> tuple[WordIndex, CorpusSummary]:
     """Open the word index, updated from the documents, and describe the corpus."""
     async with FormattedReader() as reader:
 
         def read(name: str, path: Path) -> CorpusDocument | None:
             return anyio.from_thread.run(reader.read, name, path)
 
-        words = await anyio.to_thread.run_sync(_open_words, place, read)
-    named = place.source or place.folder
-    skipped = await anyio.to_thread.run_sync(files_of, place.source) if place.source else None
+        words = await anyio.to_thread.run_sync(_open_words, location, read)
+    named = location.source or location.folder
+    skipped = await anyio.to_thread.run_sync(files_of, location.source) if location.source else None
     source = "" if named in (None, BUNDLED) else named.name
     corpus = CorpusSummary(source, skipped.skipped if skipped else {}, reader.unreadable)
     if reader.unreadable and not len(words):
@@ -153,12 +153,12 @@ def _try_to_lock(file: int) -> bool:
     return True
 
 
-def _open_words(place: IndexLocation, read: ReadFormatted) -> WordIndex:
-    if place.folder is None:
-        return index_in_memory(place.source or BUNDLED, read)
-    if place.source is None:
-        return open_ready(place.folder)
-    return update_index(place.source, place.folder, read, checkpoint=anyio.from_thread.check_cancelled)
+def _open_words(location: IndexLocation, read: ReadFormatted) -> WordIndex:
+    if location.folder is None:
+        return index_in_memory(location.source or BUNDLED, read)
+    if location.source is None:
+        return open_ready(location.folder)
+    return update_index(location.source, location.folder, read, checkpoint=anyio.from_thread.check_cancelled)
 
 
 async def _open_vectors(
@@ -337,7 +337,7 @@ class _Update:
         """Files that the reader could not read."""
         self._read_formatted = read
         self._writer: IndexWriter = index.writer(heap, threads)
-        self._known = {name: (digest, file) for name, file, digest in entries}
+        self._indexed = {name: (digest, file) for name, file, digest in entries}
         self._kept = {name: file for name, file, _ in entries if file in unchanged}
         self._unchanged = unchanged
         self._documents = self._characters = 0
@@ -350,7 +350,7 @@ class _Update:
             for name, path in files.items():
                 if name not in self._unchanged:
                     self._index(name, path)
-            for gone in self._known.keys() - self._kept.keys():
+            for gone in self._indexed.keys() - self._kept.keys():
                 self._remove(gone)
         finally:
             # Documents before an invalid line are kept.
@@ -364,7 +364,7 @@ class _Update:
             if self._read % _CHECKPOINT_INTERVAL == 0:
                 self._checkpoint()
             digest = document.digest
-            before = self._known.get(document.id)
+            before = self._indexed.get(document.id)
             taken = self._kept.get(document.id)
             if taken is not None:
                 if before is not None and before[0] == digest:
@@ -376,7 +376,7 @@ class _Update:
                 continue
             if before is not None:
                 self._remove(document.id)
-            self._known[document.id] = digest, file
+            self._indexed[document.id] = digest, file
             self._writer.add_document(entry_of(document, file, digest))
             self._count(document.text)
 

@@ -26,7 +26,7 @@ class SearchRanking(NamedTuple):
 
     terms: tuple[str, ...]
     """Terms of the query."""
-    found: list[ScoredDocument]
+    documents: list[ScoredDocument]
     """Best first, ties by id."""
 
 

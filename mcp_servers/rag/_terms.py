@@ -118,9 +118,9 @@ def terms_of(query: str) -> Terms:
     words = [(token.text, token.position) for token in tokens]
     single = tuple(dict.fromkeys(word for word, _ in words))[:MAX_TERMS]
     pairs = dict.fromkeys(
-        (one, other)
-        for (one, place), (other, next_place) in pairwise(words)
-        if next_place == place + 1 and one != other
+        (first, second)
+        for (first, position), (second, next_position) in pairwise(words)
+        if next_position == position + 1 and first != second
     )
     return Terms(single, tuple(pairs)[: MAX_TERMS - 1])
 
@@ -143,7 +143,7 @@ class _SplitText(NamedTuple):
     """Terms in order."""
     ends: tuple[int, ...]
     """End of each term."""
-    places: dict[str, list[Span]]
+    spans: dict[str, list[Span]]
     """Cached positions of terms."""
     windows: list[Span]
     """Candidate snippets: runs of sentences, none within another."""
@@ -155,12 +155,14 @@ def snippet_of(text: str, terms: Iterable[str]) -> Snippet:
     windows = split.windows
     if not windows:
         return Snippet(0, 0, [])
-    known = [spans for term in terms if (spans := _spans(split, term))]
-    start, end = windows[0] if len(windows) == 1 else _best(windows, known)
+    occurrences = [spans for term in terms if (spans := _spans(split, term))]
+    start, end = windows[0] if len(windows) == 1 else _best(windows, occurrences)
     if end - start > MAX_SNIPPET:
-        start, end = _cut(text, start, end, [first for spans in known for first, _ in spans])
+        start, end = _cut(text, start, end, [first for spans in occurrences for first, _ in spans])
     return Snippet(
-        start, end, sorted([span for spans in known for span in spans if start <= span[0] and span[1] <= end])
+        start,
+        end,
+        sorted([span for spans in occurrences for span in spans if start <= span[0] and span[1] <= end]),
     )
 
 
@@ -173,13 +175,13 @@ _cached_split = lru_cache(maxsize=2048)(_split_text)
 
 def _spans(split: _SplitText, term: str) -> list[Span]:
     """Return the positions of a term."""
-    known = split.places.get(term)
-    if known is None:
-        known, place = split.places.setdefault(term, []), -1
+    spans = split.spans.get(term)
+    if spans is None:
+        spans, index = split.spans.setdefault(term, []), -1
         for _ in range(split.terms.count(term)):
-            place = split.terms.index(term, place + 1)
-            known.append((split.ends[place - 1] + 1 if place else 0, split.ends[place]))
-    return known
+            index = split.terms.index(term, index + 1)
+            spans.append((split.ends[index - 1] + 1 if index else 0, split.ends[index]))
+    return spans
 
 
 def _sentences(text: str) -> list[Span]:
@@ -218,30 +220,30 @@ def _windows(sentences: list[Span]) -> list[Span]:
     return windows
 
 
-def _best(windows: list[Span], known: list[list[Span]]) -> Span:
+def _best(windows: list[Span], occurrences: list[list[Span]]) -> Span:
     """Return the window with the most distinct terms, then the most occurrences, then the first."""
     distinct, total = [0] * len(windows), [0] * len(windows)
     ends = [end for _, end in windows]
-    for spans in known:
+    for spans in occurrences:
         seen: set[int] = set()
         for start, end in spans:
-            place = bisect_left(ends, end)
-            while place < len(windows) and windows[place][0] <= start:
-                total[place] += 1
-                seen.add(place)
-                place += 1
-        for place in seen:
-            distinct[place] += 1
-    return windows[max(range(len(windows)), key=lambda place: (distinct[place], total[place], -place))]
+            index = bisect_left(ends, end)
+            while index < len(windows) and windows[index][0] <= start:
+                total[index] += 1
+                seen.add(index)
+                index += 1
+        for index in seen:
+            distinct[index] += 1
+    return windows[max(range(len(windows)), key=lambda index: (distinct[index], total[index], -index))]
 
 
-def _cut(text: str, start: int, end: int, places: list[int]) -> Span:
+def _cut(text: str, start: int, end: int, positions: list[int]) -> Span:
     """Cut a long sentence around its first match, between words if possible."""
-    place = min((place for place in places if start <= place < end), default=start)
-    left = max(start, min(place - MAX_SNIPPET // 4, end - MAX_SNIPPET))
+    first_match = min((first_match for first_match in positions if start <= first_match < end), default=start)
+    left = max(start, min(first_match - MAX_SNIPPET // 4, end - MAX_SNIPPET))
     right = min(left + MAX_SNIPPET, end)
-    if left > start and (space := text.find(" ", left, place)) >= 0:
+    if left > start and (space := text.find(" ", left, first_match)) >= 0:
         left = space + 1
-    if right < end and (space := text.rfind(" ", place, right)) > left:
+    if right < end and (space := text.rfind(" ", first_match, right)) > left:
         right = space
     return left, right

@@ -27,9 +27,9 @@ def whole_end(text: str, start: int, length: int) -> int:
     if end >= len(text):
         return len(text)
     for mark in ("\n\n", "\n", ". "):
-        found = text.rfind(mark, start + length // 2, end)
-        if found >= 0:
-            return found + len(mark)
+        position = text.rfind(mark, start + length // 2, end)
+        if position >= 0:
+            return position + len(mark)
     return end
 
 
@@ -91,7 +91,7 @@ class VectorStore:
         self._write(
             self._keys, 0 if count == 0 else (count + 1) * _KEY, (b"" if count else head) + b"".join(keys)
         )
-        self._row_of |= {key: count + place for place, key in enumerate(keys)}
+        self._row_of |= {key: count + index for index, key in enumerate(keys)}
 
     def matrix(self) -> "NDArray[np.float32]":
         """Return all rows, memory-mapped from the file."""
@@ -160,5 +160,5 @@ class VectorIndex:
         similar = np.maximum.reduceat(np.round((self._matrix @ wanted)[self._rows], 4), self._starts)
         count = min(count, len(self.names))
         least = np.partition(similar, -count)[-count]
-        near = [(self.names[place], float(similar[place])) for place in np.flatnonzero(similar >= least)]
+        near = [(self.names[index], float(similar[index])) for index in np.flatnonzero(similar >= least)]
         return sorted(near, key=lambda entry: (-entry[1], entry[0]))[:count]

@@ -78,7 +78,6 @@ class BearerTokens:
     """Maps bearer tokens to principals, in constant time for wrong tokens."""
 
     def __init__(self, tokens: Mapping[str, str]) -> None:
-        """Store the token of each principal."""
         self._digests = [(principal, _digest(token.encode())) for principal, token in tokens.items()]
 
     def principal(self, authorization: bytes | None) -> str | None:
@@ -100,7 +99,6 @@ class Scopes:
     """Backends that each principal may use. A principal that is not listed may use all."""
 
     def __init__(self, backends: Mapping[str, Iterable[str]] | None = None) -> None:
-        """Store the backends of each restricted principal."""
         self._backends = {principal: frozenset(names) for principal, names in (backends or {}).items()}
 
     def __bool__(self) -> bool:
@@ -121,11 +119,13 @@ class Origins:
         A server bound to all addresses does not know its names: it accepts every host unless `hosts` are given.
         """
         names = dict.fromkeys([host, *(LOOPBACK if is_loopback(host) else ())])
-        own = [f"[{name}]" if ":" in name else name for name in names]
-        given = [name.lower() for name in hosts]
-        self._any_host = host in ("0.0.0.0", "::") and not given
-        self._hosts = frozenset([*(f"{name}:{port}" for name in own), *(own if port == 80 else ()), *given])
-        self._origins = frozenset([*(f"http://{name}:{port}" for name in own), *origins])
+        own_names = [f"[{name}]" if ":" in name else name for name in names]
+        extra_names = [name.lower() for name in hosts]
+        self._any_host = host in ("0.0.0.0", "::") and not extra_names
+        self._hosts = frozenset(
+            [*(f"{name}:{port}" for name in own_names), *(own_names if port == 80 else ()), *extra_names]
+        )
+        self._origins = frozenset([*(f"http://{name}:{port}" for name in own_names), *origins])
 
     def allow_host(self, host: bytes | None) -> bool:
         """Return true if the host is one of this server's names."""
@@ -147,9 +147,7 @@ class RateLimit:
         file: Path | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Set the rate.
-
-        :param principals: all principals, for a shared file.
+        """:param principals: all principals, for a shared file.
         :param file: file in which the servers of a machine share the limit.
         :raises ConfigurationError: if it can't be used.
         """
@@ -182,7 +180,7 @@ class _SharedTimes(MutableMapping[str, float]):
     """A time for each principal, in a file that several processes map into their memory."""
 
     def __init__(self, path: Path, principals: Sequence[str]) -> None:
-        self._places = {principal: place * _TIME.size for place, principal in enumerate(principals)}
+        self._offsets = {principal: index * _TIME.size for index, principal in enumerate(principals)}
         size = max(1, len(principals)) * _TIME.size
         try:
             self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -203,20 +201,20 @@ class _SharedTimes(MutableMapping[str, float]):
             fcntl.flock(self._file, fcntl.LOCK_UN)
 
     def __getitem__(self, principal: str) -> float:
-        (value,) = _TIME.unpack_from(self._memory, self._places[principal])
+        (value,) = _TIME.unpack_from(self._memory, self._offsets[principal])
         return float(value)
 
     def __setitem__(self, principal: str, value: float) -> None:
-        _TIME.pack_into(self._memory, self._places[principal], value)
+        _TIME.pack_into(self._memory, self._offsets[principal], value)
 
     def __delitem__(self, principal: str) -> None:
         self[principal] = 0.0
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._places)
+        return iter(self._offsets)
 
     def __len__(self) -> int:
-        return len(self._places)
+        return len(self._offsets)
 
 
 def token_path(port: int, environment: Mapping[str, str] = os.environ) -> Path:

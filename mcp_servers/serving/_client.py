@@ -122,9 +122,7 @@ class SteadyTransport(httpx2.AsyncHTTPTransport):
     """
 
     def __init__(self, socket: str | None = None, token: Callable[[], str | None] | None = None) -> None:
-        """Prepare to connect.
-
-        :param socket: Unix socket of the server.
+        """:param socket: Unix socket of the server.
         :param token: returns the present bearer token, if any; `None`: requests have their own.
         """
         self._token = token

@@ -199,11 +199,13 @@ class ResourceRange:
         match = _RANGE.fullmatch(uri)
         if match is None:
             return cls(uri)
-        given = parse_qs(match["query"], keep_blank_values=True)
+        parameters = parse_qs(match["query"], keep_blank_values=True)
         words = {
-            name: values[0] for name, values in given.items() if len(values) == 1 and values[0].isdecimal()
+            name: values[0]
+            for name, values in parameters.items()
+            if len(values) == 1 and values[0].isdecimal()
         }
-        if not given or set(words) != set(given) or not set(words) <= {"offset", "length"}:
+        if not parameters or set(words) != set(parameters) or not set(words) <= {"offset", "length"}:
             raise ValueError("Invalid range: use ?offset=BYTES&length=BYTES")
         return cls(
             match["uri"], int(words.get("offset", "0")), int(words["length"]) if "length" in words else None

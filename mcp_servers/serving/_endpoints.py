@@ -1,5 +1,6 @@
 """HTTP endpoints of one tool table: all backends at `/mcp`, each backend at `/<backend>/mcp`."""
 
+import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from typing import Any
@@ -12,6 +13,7 @@ from mcp.server import Server
 from mcp.server.auth.middleware.bearer_auth import AuthenticatedUser
 from mcp.server.auth.provider import AccessToken
 from mcp.server.streamable_http_manager import StreamableHTTPSessionManager
+from mcp_types import INVALID_REQUEST
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from agentflow.telemetry import observe_queue
@@ -25,8 +27,82 @@ from mcp_servers.serving._http_framing import SESSIONS_HEADER
 from mcp_servers.serving._metrics import Metrics, own_usage
 from mcp_servers.serving._post_response import PostResponse
 from mcp_servers.serving._protocol import McpAdapter, RequestContext
-from mcp_servers.serving._request_ids import RequestIds
 from mcp_servers.serving._server_names import CONNECTION_HEADER, split_connection
+
+
+class _Envelope(msgspec.Struct):
+    method: object = None
+    id: str | int | None = None
+
+
+_DECODER = msgspec.json.Decoder(_Envelope)
+
+
+class RequestIds:
+    """Refuses a request whose id another running request of its connection has.
+
+    The SDK would send the answer of both to the later one, and the earlier one would wait forever. This happens when two
+    programs share the id of a connection.
+    """
+
+    def __init__(self, connection: bytes, max_body: int) -> None:
+        """:param connection: name of the header with the id of the connection.
+        :param max_body: requests above this size are passed on unread, to be refused.
+        """
+        self._connection = connection
+        self._max_body = max_body
+        self._running: set[tuple[bytes, str]] = set()
+
+    async def run(self, application: ASGIApp, scope: Scope, receive: Receive, send: Send) -> None:
+        """Let the application answer the request, or refuse it."""
+        connection = dict(scope["headers"]).get(self._connection)
+        if connection is None:
+            return await application(scope, receive, send)
+        messages = await self._read(receive)
+
+        async def replay() -> Message:
+            return messages.pop(0) if messages else await receive()
+
+        envelope = _decode_envelope(b"".join(message.get("body", b"") for message in messages))
+        if envelope.method is None or envelope.id is None:
+            return await application(scope, replay, send)
+        key = (connection, str(envelope.id))
+        if key in self._running:
+            return await _refuse(send, envelope.id)
+        self._running.add(key)
+        try:
+            await application(scope, replay, send)
+        finally:
+            self._running.discard(key)
+        return None
+
+    async def _read(self, receive: Receive) -> list[Message]:
+        """Read the body, of an oversized one only the first part."""
+        messages: list[Message] = []
+        size = 0
+        while size <= self._max_body:
+            messages.append(message := await receive())
+            size += len(message.get("body", b""))
+            if not message.get("more_body", False):
+                break
+        return messages
+
+
+def _decode_envelope(body: bytes) -> _Envelope:
+    try:
+        return _DECODER.decode(body)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return _Envelope()  # the application reports the error
+
+
+async def _refuse(send: Send, number: str | int) -> None:
+    message = f"request id {number!r} is in use by a running request of this connection: open a connection for each client"
+    error = {"code": INVALID_REQUEST, "message": message}
+    content = json.dumps({"jsonrpc": "2.0", "id": number, "error": error}).encode()
+    headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(content))]
+    await send({"type": "http.response.start", "status": 400, "headers": headers})
+    await send({"type": "http.response.body", "body": content})
+
 
 PRINCIPAL = "agentflow.principal"
 """Key of the principal in a request's ASGI scope."""
@@ -53,10 +129,7 @@ class TableEndpoints:
     def __init__(
         self, table: ToolTable, options: HttpOptions, extend: Callable[[Server[Any]], object] = lambda _: None
     ) -> None:
-        """Create the endpoints.
-
-        :param extend: adds handlers to each endpoint's MCP server.
-        """
+        """:param extend: adds handlers to each endpoint's MCP server."""
         self._table = table
         self._options = options
         self._extend = extend
@@ -110,7 +183,7 @@ class TableEndpoints:
     def sessions_report(self, principal: str) -> bytes:
         """Return the sessions of a principal in this server, and links to their resources, as JSON."""
         summaries = session_summaries(self._table.sessions, principal)
-        sessions = [one.model_dump(mode="json") for one in summaries]
+        sessions = [summary.model_dump(mode="json") for summary in summaries]
         return msgspec.json.encode(SessionsReport(sessions, [*self._table.sessions.links(principal)]))
 
     async def _run(
@@ -200,8 +273,8 @@ class TableEndpoints:
 
 def _own_id(connection: bytes, name: str) -> bytes:
     """Return the SDK's id of a connection of this server; that of another server is unknown to the SDK."""
-    own, server = split_connection(connection.decode("latin-1"))
-    return own.encode("latin-1") if server == name else connection
+    sdk_id, server = split_connection(connection.decode("latin-1"))
+    return sdk_id.encode("latin-1") if server == name else connection
 
 
 async def respond(

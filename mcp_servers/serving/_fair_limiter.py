@@ -26,7 +26,7 @@ class FairLimiter:
         """
         quotas = quotas or {}
         self._slots = Shares(max_concurrent, quotas)
-        self._places = Shares(max_waiting, dict.fromkeys(quotas))
+        self._waiting = Shares(max_waiting, dict.fromkeys(quotas))
         # No call that waits could run: otherwise the last call to end would have passed its slot on.
         self._queues: OrderedDict[str, deque[anyio.Event]] = OrderedDict()
 
@@ -51,12 +51,12 @@ class FairLimiter:
             self._pass_on(caller)
 
     async def _wait(self, caller: str) -> None:
-        if self._places.full(caller) is not None:
+        if self._waiting.full(caller) is not None:
             raise ToolFailure(ErrorKind.BUSY, "too many calls are waiting; try again later.")
         turn = anyio.Event()
         queue = self._queues.setdefault(caller, deque())
         queue.append(turn)
-        self._places.take(caller)
+        self._waiting.take(caller)
         try:
             await turn.wait()
         except BaseException:
@@ -72,7 +72,7 @@ class FairLimiter:
         for caller, queue in self._queues.items():
             if self._slots.full(caller) is None:
                 self._slots.take(caller)
-                self._places.give(caller)
+                self._waiting.give(caller)
                 queue.popleft().set()
                 self._queues.move_to_end(caller)
                 if not queue:
@@ -82,6 +82,6 @@ class FairLimiter:
     def _forget(self, caller: str, turn: anyio.Event) -> None:
         queue = self._queues[caller]
         queue.remove(turn)
-        self._places.give(caller)
+        self._waiting.give(caller)
         if not queue:
             del self._queues[caller]

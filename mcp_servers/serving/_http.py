@@ -1,5 +1,6 @@
 """MCP over streamable HTTP: a guarded port in front of a tool table."""
 
+import asyncio
 import errno
 import json
 import math
@@ -7,7 +8,7 @@ import socket
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 from urllib.parse import parse_qs
 
 import anyio
@@ -15,6 +16,7 @@ from mcp.server import Server
 from mcp_types import INVALID_REQUEST
 from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from agentflow.errors import AgentFlowError, ConfigurationError
 from agentflow.http_server import (
@@ -34,9 +36,106 @@ from mcp_servers.core._table import LOCAL, ToolTable
 from mcp_servers.serving._access import BearerTokens, HttpOptions, Origins, RateLimit, Scopes
 from mcp_servers.serving._endpoints import SESSIONS_PATH, TableEndpoints, admit, respond
 from mcp_servers.serving._protocol import STRUCTURED
-from mcp_servers.serving._proxied import ProxiedConnection
 from mcp_servers.serving._server_names import CONNECTION_HEADER
 from runtimes import JsonLimits
+
+# Takes the arguments of the web server.
+_MAKE: Callable[..., asyncio.Protocol] = H11Protocol
+
+
+class _WrappingProtocol(asyncio.Protocol):
+    """Passes the events of a connection on to the protocol inside, which does the work."""
+
+    def __init__(self, inner: asyncio.Protocol) -> None:
+        self._inner = inner
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._inner.connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        self._inner.data_received(data)
+
+    def eof_received(self) -> bool | None:
+        return self._inner.eof_received()
+
+    def pause_writing(self) -> None:
+        self._inner.pause_writing()
+
+    def resume_writing(self) -> None:
+        self._inner.resume_writing()
+
+
+JOINED_BYTES = 64 * 1024
+"""Size from which joined writes are sent at once."""
+
+
+class _JoinedWrites(asyncio.Transport):
+    """Transport that sends what is written in one turn of the event loop in one piece."""
+
+    def __init__(self, transport: asyncio.Transport) -> None:
+        super().__init__()
+        self._transport = transport
+        self._loop = asyncio.get_running_loop()
+        self._pieces = bytearray()
+        self.closed = False
+        """Nothing more is sent, and what arrives is discarded until the other end closes the connection.
+
+        Otherwise it would fail to send the rest of its request, and not read the answer.
+        """
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        if not self._pieces:
+            self._loop.call_soon(self._flush)
+        self._pieces += data
+        if len(self._pieces) > JOINED_BYTES:
+            self._flush()
+
+    def _flush(self) -> None:
+        if self._pieces:
+            data = bytes(self._pieces)
+            self._pieces.clear()
+            self._transport.write(data)
+
+    def close(self) -> None:
+        if not self.is_closing():
+            self._flush()
+            self._transport.write_eof()
+            self._transport.resume_reading()
+        self.closed = True
+
+    def abort(self) -> None:
+        self._pieces.clear()
+        self._transport.abort()
+
+    def is_closing(self) -> bool:
+        return self.closed or self._transport.is_closing()
+
+    def get_extra_info(self, name: str, default: object = None) -> Any:  # noqa: ANN401 -- of the interface
+        return self._transport.get_extra_info(name, default)
+
+    def pause_reading(self) -> None:
+        self._transport.pause_reading()
+
+    def resume_reading(self) -> None:
+        self._transport.resume_reading()
+
+
+class ProxiedConnection(_WrappingProtocol):
+    """Connection of a proxy, which limits its clients itself; the web server's protocol inside does the work."""
+
+    def __init__(self, **options: object) -> None:
+        super().__init__(_MAKE(**options))
+        self._writes: _JoinedWrites
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        # The transports of uvloop have no base class in common with asyncio's.
+        self._writes = _JoinedWrites(cast("asyncio.Transport", transport))
+        self._inner.connection_made(self._writes)
+
+    def data_received(self, data: bytes) -> None:
+        if not self._writes.closed:
+            super().data_received(data)
+
 
 HEALTH = "/health"
 """Liveness; needs no token."""
@@ -102,13 +201,13 @@ class Guard:
         if path == HEALTH:
             return await _answer(send, 200, {"status": "stopping" if self._stopping else "ok"})
         if path == READY:
-            return await self._say_ready(send)
+            return await self._answer_ready(send)
         principal = LOCAL if self._tokens is None else self._tokens.principal(headers.get(b"authorization"))
         endpoint = self._application.by_path.get(path)
         if endpoint is None and path not in (METRICS, SESSIONS_PATH):
             # Before the token is checked: clients look for OAuth metadata without one, and 404 tells them that there is none.
-            known = f"; available: {', '.join(self._application.by_path)}" if principal else ""
-            return await self._refuse(send, 404, f"unknown endpoint{known}")
+            endpoints = f"; available: {', '.join(self._application.by_path)}" if principal else ""
+            return await self._refuse(send, 404, f"unknown endpoint{endpoints}")
         if principal is None:
             size = body_size(scope["headers"])
             close = CLOSE if size is None or size > LARGE_BYTES else ()
@@ -162,7 +261,7 @@ class Guard:
             if self._stopping and self.active == 0:
                 self._idle.set()
 
-    async def _say_ready(self, send: Send) -> None:
+    async def _answer_ready(self, send: Send) -> None:
         if self._stopping:
             return await _answer(send, 503, {"ready": False, "status": "stopping"})
         if self.waiting_for:
@@ -261,9 +360,7 @@ class HttpServer:
         *,
         extend: Callable[[Server[Any]], object] = lambda _: None,
     ) -> None:
-        """Prepare to serve.
-
-        :param listener: a listening socket; by default one is created from the options. For a Unix socket the options
+        """:param listener: a listening socket; by default one is created from the options. For a Unix socket the options
             hold the address that clients use.
         :param extend: adds handlers to each endpoint's MCP server.
         :raises ConfigurationError: if the options would admit unauthorized clients, or the address is not available.

@@ -51,7 +51,7 @@ class Peer:
     def __init__(self, address: PeerAddress, token: str | None) -> None:
         self._address = address
         self._headers = {} if token is None else {"authorization": f"Bearer {token}"}
-        self._turn = anyio.Lock()
+        self._lock = anyio.Lock()
         self._hosted = Hosted(self._connect)
         self._client: Client | None = None
 
@@ -85,10 +85,10 @@ class Peer:
         """
         client = await self._connected()
         try:
-            found = await client.read_resource(uri, cache_mode="bypass")
+            reply = await client.read_resource(uri, cache_mode="bypass")
         except MCPError:
             return None
-        return kept_resource(uri, found.contents[0])
+        return kept_resource(uri, reply.contents[0])
 
     async def sessions(self) -> SessionsReport:
         """Return what it reports about the sessions of the client."""
@@ -107,7 +107,7 @@ class Peer:
 
         :raises ToolFailure: if the server can't be reached.
         """
-        async with self._turn:
+        async with self._lock:
             if self._client is None or not self._hosted.alive:
                 self._hosted = Hosted(self._connect)
                 try:
@@ -174,13 +174,13 @@ class JoinedTable(ToolTable):
         progress: ProgressSink | None = None,
     ) -> ToolResult:
         """Call a tool in the server that owns its session."""
-        given = arguments or {}
-        handle = given.get(SESSION_ARGUMENT)
+        arguments = arguments or {}
+        handle = arguments.get(SESSION_ARGUMENT)
         server = server_of(handle)
         if server is not None and server != self._name:
-            return await self._call_there(server, name, given, principal, timeout, progress)
+            return await self._call_there(server, name, arguments, principal, timeout, progress)
         result = await super().call(
-            name, given, principal=principal, session=session, timeout=timeout, progress=progress
+            name, arguments, principal=principal, session=session, timeout=timeout, progress=progress
         )
         if result.ok and name in LISTING:
             return await self._with_others(principal, result)
@@ -206,12 +206,12 @@ class JoinedTable(ToolTable):
         """Return the server of that name, or the one whose worker it is."""
         if server is None:
             return None
-        known = server if server in self._addresses else server.partition("-")[0]
-        if known not in self._addresses or known == self._name:
+        peer_name = server if server in self._addresses else server.partition("-")[0]
+        if peer_name not in self._addresses or peer_name == self._name:
             return None
-        key = known, principal
+        key = peer_name, principal
         if key not in self._peers:
-            self._peers[key] = Peer(self._addresses[known], self._tokens.get(principal))
+            self._peers[key] = Peer(self._addresses[peer_name], self._tokens.get(principal))
         return self._peers[key]
 
     async def _call_there(
@@ -233,9 +233,9 @@ class JoinedTable(ToolTable):
         session = str(arguments[SESSION_ARGUMENT])
         return ToolResult.failed(ToolFailure(ErrorKind.SESSION_NOT_FOUND, gone(session)))
 
-    async def _with_others(self, principal: str, own: ToolResult) -> ToolResult:
+    async def _with_others(self, principal: str, listing: ToolResult) -> ToolResult:
         """Merge the session lists of all servers, oldest first."""
-        sessions = SessionList.model_validate(own.data).sessions
+        sessions = SessionList.model_validate(listing.data).sessions
         for report in await self._reports(principal):
             sessions += map(SessionSummary.model_validate, report.sessions)
         sessions.sort(key=lambda session: session.age_seconds, reverse=True)

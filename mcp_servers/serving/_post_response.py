@@ -41,12 +41,12 @@ class PostResponse:
     async def run(self, application: ASGIApp, scope: Scope, receive: Receive) -> None:
         """Let the application answer the request."""
         scope[POST_RESPONSE] = self
-        await application(scope, receive, self._take)
+        await application(scope, receive, self._on_message)
         if self._start is not None and not self._ended:
             # The stream has ended without a message.
             await self._stream({"type": "http.response.body", "body": b""})
 
-    async def _take(self, message: Message) -> None:
+    async def _on_message(self, message: Message) -> None:
         if message["type"] == "http.response.start" and _is_stream(message):
             self._start = message
         elif self._start is None or self.streams:
@@ -69,8 +69,8 @@ class PostResponse:
         kept = [
             (name, value) for name, value in self._start["headers"] if name.lower() not in _STREAM_HEADERS
         ]
-        own = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(answer))]
-        await self._send({**self._start, "headers": [*kept, *own]})
+        body_headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(answer))]
+        await self._send({**self._start, "headers": [*kept, *body_headers]})
         await self._send({"type": "http.response.body", "body": answer})
 
     async def _stream(self, message: Message) -> None:

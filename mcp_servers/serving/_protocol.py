@@ -64,9 +64,7 @@ class McpAdapter:
         profiles: ClientProfiles | None = None,
         routed: bool = False,
     ) -> None:
-        """Create the adapter.
-
-        :param principal: returns the sender of a request.
+        """:param principal: returns the sender of a request.
         :param backend: serve only this backend (and the session tools).
         :param default: session of clients that name none, for a transport with a single client; without it, `session` is
             a required argument.
@@ -86,9 +84,9 @@ class McpAdapter:
         self._profiles = profiles or ClientProfiles()
         self._backend = backend
         self._edition = -1
-        self._known: dict[str, Tool] = {}
+        self._tools_by_name: dict[str, Tool] = {}
         self._listing = types.ListToolsResult(tools=[])
-        discovers = any(one.discovers for one in table.backends.values() if backend in (None, one.name))
+        discovers = any(entry.discovers for entry in table.backends.values() if backend in (None, entry.name))
         self._listing_seconds = 10 if discovers else 3_600
         self._name = backend or "agentflow"
         self._description = (
@@ -159,19 +157,21 @@ class McpAdapter:
     def _tools(self) -> dict[str, Tool]:
         """The current tools by name."""
         self._renew()
-        return self._known
+        return self._tools_by_name
 
     def _renew(self) -> None:
         if self._edition != (edition := self._table.edition):
             self._edition = edition
-            self._known = {
+            self._tools_by_name = {
                 tool.name: tool
                 if self._default or not tool.stateful
                 else _with_required_session(tool, in_header=self._routed)
                 for tool in self._table.tools
                 if self._backend is None or tool.backend in (self._backend, SESSIONS)
             }
-            self._listing = types.ListToolsResult(tools=[_listed(tool) for tool in self._known.values()])
+            self._listing = types.ListToolsResult(
+                tools=[_listed(tool) for tool in self._tools_by_name.values()]
+            )
 
     async def call_tool(
         self, context: RequestContext, params: types.CallToolRequestParams
@@ -328,10 +328,10 @@ class McpAdapter:
         return result
 
     def _instructions(self) -> str:
-        own = "Calls without `session` work in this connection's own session." if self._default else (
+        session_use = "Calls without `session` work in this connection's own session." if self._default else (
             "Start a session with session_start and pass its handle as `session`."
         )  # fmt: skip
-        return f"{self._description} State lives in sessions. {own} session_fork copies a session with all its state."
+        return f"{self._description} State lives in sessions. {session_use} session_fork copies a session with all its state."
 
 
 def _check_header(context: RequestContext, arguments: Mapping[str, object]) -> None:

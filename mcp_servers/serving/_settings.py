@@ -186,15 +186,15 @@ class ServerSettings(Settings):
     @model_validator(mode="after")
     def _known_backends(self) -> Self:
         try:
-            check_known({name: own or {} for name, own in self.backends.items()})
+            check_known({name: options or {} for name, options in self.backends.items()})
         except ConfigurationError as error:
             raise ValueError(f"backends.{error}") from None
         return self
 
     @model_validator(mode="after")
     def _tell_clients_apart(self) -> Self:
-        own = [] if self.token is None else [self.token.get_secret_value()]
-        tokens = [*self.client_tokens().values(), *own]
+        owner_tokens = [] if self.token is None else [self.token.get_secret_value()]
+        tokens = [*self.client_tokens().values(), *owner_tokens]
         if len(set(tokens)) < len(tokens):
             raise ValueError("two clients have the same token: give each client a unique token")
         if NO_TOKEN in tokens and self.tokens:
@@ -235,15 +235,15 @@ class ServerSettings(Settings):
 
     def principal_tokens(self) -> dict[str, str]:
         """Return the token of each principal, without a generated one."""
-        own = None if self.token is None else self.token.get_secret_value()
-        return {**self.client_tokens(), **({} if own in (None, NO_TOKEN) else {OWNER: own})}
+        owner_token = None if self.token is None else self.token.get_secret_value()
+        return {**self.client_tokens(), **({} if owner_token in (None, NO_TOKEN) else {OWNER: owner_token})}
 
     def peer_addresses(self) -> dict[str, PeerAddress]:
         """Return the address of each peer."""
         host = f"[{self.host}]" if ":" in self.host else self.host
-        own = f"http://{host}:{self.port}"
+        own_address = f"http://{host}:{self.port}"
         return {
-            name: PeerAddress(own, address.removeprefix(UNIX))
+            name: PeerAddress(own_address, address.removeprefix(UNIX))
             if address.startswith(UNIX)
             else PeerAddress(address.rstrip("/"))
             for name, address in self.peers.items()

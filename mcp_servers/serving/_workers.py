@@ -150,9 +150,7 @@ class WorkerServer:
     def __init__(
         self, settings: ServerSettings, backends: Sequence[str], options: HttpOptions, listener: socket.socket
     ) -> None:
-        """Prepare to serve.
-
-        :param backends: names of the backends to warm up.
+        """:param backends: names of the backends to warm up.
         :raises ConfigurationError: if the options would admit unauthorized clients.
         """
         options.check()
@@ -342,8 +340,10 @@ class WorkerServer:
     def start_message(self, number: int) -> WorkerStart:
         """Return the message that starts a worker, with its share of the server's limits."""
         settings, name = self._settings, partial(worker_name, self._settings.name)
-        own = settings.model_dump(mode="json", exclude_unset=True, exclude={"token", "tokens", "workers"})
-        sessions, calls = own.setdefault("sessions", {}), own.setdefault("calls", {})
+        worker_settings = settings.model_dump(
+            mode="json", exclude_unset=True, exclude={"token", "tokens", "workers"}
+        )
+        sessions, calls = worker_settings.setdefault("sessions", {}), worker_settings.setdefault("calls", {})
         sessions["max_sessions"] = ceil(settings.sessions.max_sessions / self.size)
         calls["max_concurrent"] = ceil(settings.calls.max_concurrent / self.size)
         calls["max_waiting"] = ceil(settings.calls.max_waiting / self.size)
@@ -351,7 +351,7 @@ class WorkerServer:
         tokens, quotas, scopes = self._options.tokens, settings.quotas(), settings.scopes()
         return WorkerStart(
             {
-                **own,
+                **worker_settings,
                 "host": self._options.host,
                 "port": self.port,
                 "name": name(number),

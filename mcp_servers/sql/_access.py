@@ -105,8 +105,8 @@ class DatabaseAccess:
         """
         forked = SessionCopies()
         try:
-            for id, place in state.copies.items():
-                forked.copies[id] = await self._copies.copy(place)
+            for id, database in state.copies.items():
+                forked.copies[id] = await self._copies.copy(database)
         except BaseException as error:
             with anyio.CancelScope(shield=True):
                 await self.remove(forked)
@@ -134,9 +134,9 @@ class DatabaseCopies:
         self._workers = workers
         self._owner = owner
         self._numbers = count(1)
-        self._turn = anyio.Lock()
+        self._lock = anyio.Lock()
         self._folder: Path | None = None
-        self._lock = -1
+        self._folder_lock = -1
         self._keepers: dict[str, SqlWorker] = {}
 
     async def copy(self, source: DatabaseSpec) -> DatabaseSpec:
@@ -146,9 +146,9 @@ class DatabaseCopies:
         """
         if source.engine == "postgres":
             return await self._copy_on_server(source)
-        async with self._turn:
+        async with self._lock:
             if self._folder is None:
-                self._folder, self._lock = await anyio.to_thread.run_sync(_new_folder, self._owner)
+                self._folder, self._folder_lock = await anyio.to_thread.run_sync(_new_folder, self._owner)
         name = f"{next(self._numbers)}{Path(source.target).suffix}"
         # The source's worker can write only to a directory of its own, so the host moves the copy.
         made, folder = Path(self._outbox(source), name), self._folder / Path(name).stem
@@ -166,15 +166,15 @@ class DatabaseCopies:
             raise
         return replace(source, target=str(folder / name), folder=str(folder), writable=True)
 
-    async def remove(self, place: DatabaseSpec) -> None:
+    async def remove(self, database: DatabaseSpec) -> None:
         """Remove a copy, which must not be in use."""
-        await self._workers.forget(place)
-        if place.engine == "postgres":
-            name, keeper = _database_of(place.target), await self._keeper(place)
-            async with self._turn:
+        await self._workers.forget(database)
+        if database.engine == "postgres":
+            name, keeper = _database_of(database.target), await self._keeper(database)
+            async with self._lock:
                 await keeper.ask({"do": "remove", "target": name}, COPY_SECONDS, DoneReply)
         else:
-            await anyio.to_thread.run_sync(shutil.rmtree, place.folder)
+            await anyio.to_thread.run_sync(shutil.rmtree, database.folder)
 
     async def close(self) -> None:
         """Disconnect from the servers and remove the directory."""
@@ -183,7 +183,7 @@ class DatabaseCopies:
         self._keepers = {}
         if self._folder is not None:
             await anyio.to_thread.run_sync(shutil.rmtree, self._folder)
-            os.close(self._lock)
+            os.close(self._folder_lock)
             self._folder = None
 
     def _outbox(self, source: DatabaseSpec) -> str:
@@ -200,31 +200,31 @@ class DatabaseCopies:
         name = f"agentflow_sql_{self._owner}_{next(self._numbers)}"
         await self._workers.forget(source)
         request = {"do": "copy", "target": name, "source": _database_of(source.target)}
-        async with self._turn:
+        async with self._lock:
             await keeper.ask(request, COPY_SECONDS, DoneReply)
         return replace(source, target=_with_database(source.target, name), writable=True)
 
-    async def _keeper(self, place: DatabaseSpec) -> SqlWorker:
-        url = _with_database(place.target, _MAINTENANCE)
-        async with self._turn:
+    async def _keeper(self, database: DatabaseSpec) -> SqlWorker:
+        url = _with_database(database.target, _MAINTENANCE)
+        async with self._lock:
             keeper = self._keepers.get(url)
             if keeper is None or not keeper.usable:
                 if keeper is not None:
                     await keeper.close()
-                wanted = replace(place, engine="keeper", target=url, writable=True, owner=self._owner)
+                wanted = replace(database, engine="keeper", target=url, writable=True, owner=self._owner)
                 keeper = self._keepers[url] = await SqlWorker.start(wanted)
             return keeper
 
 
 def _new_folder(owner: str) -> tuple[Path, int]:
     """Create a directory with a lock that this process holds; remove directories whose lock is free."""
-    place = Path(tempfile.gettempdir())
-    for folder in place.glob(f"{_PREFIX}*"):
+    parent = Path(tempfile.gettempdir())
+    for folder in parent.glob(f"{_PREFIX}*"):
         with suppress(OSError):
             if folder.lstat().st_uid == os.geteuid() and (lock := _locked(folder)) is not None:
                 shutil.rmtree(folder)
                 os.close(lock)
-    folder = place / f"{_PREFIX}{owner}"
+    folder = parent / f"{_PREFIX}{owner}"
     folder.mkdir(mode=0o700)
     lock = _locked(folder, os.O_CREAT)
     assert lock is not None

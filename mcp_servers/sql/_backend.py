@@ -305,7 +305,7 @@ class SqlBackend(Backend):
                 return Executed(error=SqlProblem(type=failure.type, message=failure.message))
             raise self._failed("sql_execute", failure) from None
         return Executed(
-            columns=[ResultColumn(name=one.name, type=one.type) for one in reply.columns],
+            columns=[ResultColumn(name=column.name, type=column.type) for column in reply.columns],
             rows=reply.rows,
             row_count=len(reply.rows),
             truncated=bool(reply.more),
@@ -313,9 +313,9 @@ class SqlBackend(Backend):
             note=self._note(reply.more),
         )
 
-    def _seconds(self, context: CallContext, asked: float | None) -> float:
+    def _seconds(self, context: CallContext, requested: float | None) -> float:
         most = self._settings.timeout
-        seconds = context.run_seconds(most if asked is None else min(asked, most))
+        seconds = context.run_seconds(most if requested is None else min(requested, most))
         return most if seconds is None else seconds
 
     def _note(self, more: str) -> str:

@@ -39,16 +39,16 @@ def databases_of(settings: SqlSettings) -> dict[str, DatabaseSource]:
 
     :raises ConfigurationError: naming the id, if a file is missing or an address is invalid.
     """
-    given = {name: one.get_secret_value() for name, one in settings.databases.items()}
-    found = {name: _database(name, target) for name, target in given.items()}
+    targets = {name: address.get_secret_value() for name, address in settings.databases.items()}
+    sources = {name: _database(name, target) for name, target in targets.items()}
     if settings.connection_string is not None:
         only = _database("", settings.connection_string.get_secret_value())
         name = Path(only.target.partition("?")[0]).stem or "database"
-        found.setdefault(name, DatabaseSource(name, only.engine, only.target))
+        sources.setdefault(name, DatabaseSource(name, only.engine, only.target))
     if settings.databases_dir is not None:
         for path in _files(settings.databases_dir):
-            found.setdefault(path.stem, _file(path.stem, path))
-    return found
+            sources.setdefault(path.stem, _file(path.stem, path))
+    return sources
 
 
 def _database(name: str, target: str) -> DatabaseSource:

@@ -92,7 +92,7 @@ class SqlWorker:
         """The worker can handle another request."""
 
     @classmethod
-    async def start(cls, place: DatabaseSpec, max_reply: int = SMALL.max_bytes) -> "SqlWorker":
+    async def start(cls, database: DatabaseSpec, max_reply: int = SMALL.max_bytes) -> "SqlWorker":
         """Start a worker and wait until the database is open.
 
         :param max_reply: size of its largest reply in bytes.
@@ -106,7 +106,7 @@ class SqlWorker:
         worker = cls(process, process.stdout, max_reply)
         async with AsyncExitStack() as stack:
             stack.push_async_callback(worker.close)
-            await worker.ask({"database": asdict(place)}, START_SECONDS, DoneReply)
+            await worker.ask({"database": asdict(database)}, START_SECONDS, DoneReply)
             stack.pop_all()
         return worker
 
@@ -184,7 +184,7 @@ class SqlWorkerPool:
         self._busy = 0
 
     @asynccontextmanager
-    async def lend(self, place: DatabaseSpec) -> AsyncGenerator[SqlWorker]:
+    async def lend(self, database: DatabaseSpec) -> AsyncGenerator[SqlWorker]:
         """Lend a worker that has this database open.
 
         :raises WorkerFailure: if it cannot be opened.
@@ -193,21 +193,21 @@ class SqlWorkerPool:
             self._busy += 1
             worker: SqlWorker | None = None
             try:
-                worker = self._take_idle(place)
+                worker = self._take_idle(database)
                 if worker is None:
                     await self._stop_surplus()
-                    worker = await SqlWorker.start(place, self._max_reply)
+                    worker = await SqlWorker.start(database, self._max_reply)
                 yield worker
             finally:
                 self._busy -= 1
                 if worker is not None and worker.usable:
-                    self._idle.append((place, worker))
+                    self._idle.append((database, worker))
                 elif worker is not None:
                     await worker.close()
 
     async def ask(
         self,
-        place: DatabaseSpec,
+        database: DatabaseSpec,
         request: Mapping[str, object],
         seconds: float,
         kind: type[T],
@@ -220,20 +220,20 @@ class SqlWorkerPool:
         :raises WorkerFailure: if it fails.
         """
         try:
-            async with self.lend(place) as worker:
+            async with self.lend(database) as worker:
                 return await worker.ask(request, seconds, kind, limits)
         except WorkerFailure as failure:
             if failure.kind != "stale":
                 raise
-        await self.forget(place)
-        async with self.lend(place) as worker:
+        await self.forget(database)
+        async with self.lend(database) as worker:
             return await worker.ask(request, seconds, kind, limits)
 
-    async def forget(self, place: DatabaseSpec) -> None:
+    async def forget(self, database: DatabaseSpec) -> None:
         """Stop idle workers of this database."""
-        for one in [one for one in self._idle if one[0] == place]:
-            self._idle.remove(one)
-            await one[1].close()
+        for entry in [entry for entry in self._idle if entry[0] == database]:
+            self._idle.remove(entry)
+            await entry[1].close()
 
     async def close(self) -> None:
         """Stop all idle workers."""
@@ -242,9 +242,9 @@ class SqlWorkerPool:
             for _, worker in idle:
                 group.start_soon(worker.close)
 
-    def _take_idle(self, place: DatabaseSpec) -> SqlWorker | None:
+    def _take_idle(self, database: DatabaseSpec) -> SqlWorker | None:
         for number in reversed(range(len(self._idle))):
-            if self._idle[number][0] == place:
+            if self._idle[number][0] == database:
                 return self._idle.pop(number)[1]
         return None
 

@@ -14,7 +14,7 @@ from mcp_servers.core._running import read_settings, sendable
 from mcp_servers.core._session import Session
 from mcp_servers.core._tool import tool
 from mcp_servers.vm import _results as out
-from mcp_servers.vm._evaluation_schema import Evaluation
+from mcp_servers.vm._evaluation import Evaluation
 from mcp_servers.vm._session_machine import MachineFactory, SessionMachine
 from mcp_servers.vm._settings import VmSettings
 from mcp_servers.vm._steps import run_steps, wait_unchanging
@@ -121,8 +121,8 @@ class VmBackend(Backend):
         acting = session.get(SessionMachine)
         if (x is None) != (y is None):
             raise ToolFailure(ErrorKind.BAD_ARGUMENTS, "vm_right_click: give both x and y, or neither.")
-        place = acting.pointer if x is None or y is None else (x, y)
-        return await self._click("vm_right_click", session, context, place, "right", 1)
+        position = acting.pointer if x is None or y is None else (x, y)
+        return await self._click("vm_right_click", session, context, position, "right", 1)
 
     @tool(title="Move the pointer", destructive=False, idempotent=True)
     async def move(self, session: Session, context: CallContext, x: X, y: Y) -> out.PointerMoved:
@@ -151,8 +151,8 @@ class VmBackend(Backend):
         start, end = (start_x, start_y), (end_x, end_y)
         acting = session.get(SessionMachine).begin("vm_drag", start, end)
         await acting.drag(start, end)
-        places = {"start": out.Point(x=start_x, y=start_y), "end": out.Point(x=end_x, y=end_y)}
-        return await acting.tell(out.Dragged, context, **places)
+        points = {"start": out.Point(x=start_x, y=start_y), "end": out.Point(x=end_x, y=end_y)}
+        return await acting.tell(out.Dragged, context, **points)
 
     @tool(title="Scroll")
     async def scroll(
@@ -340,12 +340,12 @@ class VmBackend(Backend):
         name: str,
         session: Session,
         context: CallContext,
-        place: tuple[int, int],
+        position: tuple[int, int],
         button: Button,
         times: int,
     ) -> out.Clicked:
-        acting = session.get(SessionMachine).begin(name, place)
-        await acting.move(*place)
+        acting = session.get(SessionMachine).begin(name, position)
+        await acting.move(*position)
         await acting.click(button, times)
-        clicked = out.Point(x=place[0], y=place[1])
+        clicked = out.Point(x=position[0], y=position[1])
         return await acting.tell(out.Clicked, context, clicked=clicked, button=button)

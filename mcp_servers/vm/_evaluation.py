@@ -11,20 +11,203 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from itertools import zip_longest
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal, Self
 
 import anyio.to_thread
+from pydantic import AliasChoices, Discriminator, Field, Tag, model_validator
 
 from agentflow._typeguards import is_list, is_object
 from agentflow.errors import ErrorKind, NotOffered, ToolFailure
 from agentflow.extras import with_command
+from agentflow.settings import Section
 from mcp_servers.core._failures import did_you_mean
 from mcp_servers.core._session import Session
-from mcp_servers.vm import _evaluation_schema as schema
 from mcp_servers.vm._results import ComparisonResult, EvaluationResult
 from mcp_servers.vm._session_machine import SessionMachine
-from mcp_servers.vm._steps import check, run_steps, words
+from mcp_servers.vm._steps import Command, Step, check, run_steps, words
 from runtimes import FrameError, JsonLimits, Outcome, decode_object, decode_untrusted
+
+Func = Literal[
+    "exact_match",
+    "fuzzy_match",
+    "check_include_exclude",
+    "is_in_list",
+    "check_json",
+    "compare_table",
+    "compare_image",
+    "infeasible",
+]
+
+
+class Rule(Section):
+    """Given value."""
+
+    type: Literal["rule", "constant"]
+    """`rule`."""
+    rules: dict[str, Any] | list[Any] | str | bool | int | float | None = Field(
+        validation_alias=AliasChoices("rules", "value")
+    )
+    """The value, or an object with it: `{expected: …}`, `{include: […], exclude: […]}`, `{expect: […]}`."""
+
+
+class FileContent(Section):
+    """File on the machine."""
+
+    type: Literal["vm_file", "file"]
+    """`vm_file`."""
+    path: str
+    """Path on the machine."""
+
+
+class WorkspaceFile(Section):
+    """File of the session's workspace."""
+
+    type: Literal["workspace_file"]
+    """`workspace_file`."""
+    path: str
+    """Path in the workspace."""
+
+
+class MachineDirectoryListing(Section):
+    """Names of a directory's entries on the machine, one a line."""
+
+    type: Literal["list_directory", "vm_directory"]
+    """`list_directory`."""
+    path: str
+    """Path on the machine."""
+
+
+class CommandOutput(Section):
+    """Output of a command on the machine."""
+
+    type: Literal["vm_command_line", "command"]
+    """`vm_command_line`."""
+    command: Command
+    """Shell line, or a program with its arguments. Its exit code must be 0."""
+    shell: bool = False
+    """Accepted for compatibility and ignored: a line always goes to the shell."""
+
+
+class ProcessState(Section):
+    """State of a program: `running` or `not running`."""
+
+    type: Literal["vm_process", "process"]
+    """`vm_process`."""
+    name: str = Field(min_length=1)
+    """Program name, without the directory."""
+
+
+class WindowTitle(Section):
+    """Title of the focused window, or of an application's topmost one; empty if there is none."""
+
+    type: Literal["vm_window_title", "window"]
+    """`vm_window_title`."""
+    application: str | None = None
+    """Window class of the program, case-insensitive."""
+
+
+class WindowList(Section):
+    """Titles of all windows, topmost last, one a line."""
+
+    type: Literal["vm_window_list", "windows"]
+    """`vm_window_list`."""
+
+
+class AccessibilityNode(Section):
+    """Accessibility tree: all of it, or the lines of nodes with this role and name."""
+
+    type: Literal["accessibility_tree"]
+    """`accessibility_tree`."""
+    role: str | None = None
+    """`push-button`, `text`, `dialog`, …"""
+    name: str | None = None
+    """Name of the node."""
+
+
+class ScreenRegion(Section):
+    """Part of the screen, as a picture."""
+
+    type: Literal["screen_region", "screenshot"]
+    """`screen_region`."""
+    x: int = Field(default=0, ge=0)
+    """Left edge."""
+    y: int = Field(default=0, ge=0)
+    """Top edge."""
+    width: int | None = Field(default=None, gt=0)
+    """Width; the default extends to the right edge of the screen."""
+    height: int | None = Field(default=None, gt=0)
+    """Height; the default extends to the bottom edge of the screen."""
+
+
+def _kind(value: object) -> str:
+    kind = str(value.get("type") if is_object(value) else getattr(value, "type", None))
+    return _GETTER_ALIASES.get(kind, kind)
+
+
+_GETTER_ALIASES = {
+    "constant": "rule",
+    "file": "vm_file",
+    "vm_directory": "list_directory",
+    "command": "vm_command_line",
+    "process": "vm_process",
+    "window": "vm_window_title",
+    "windows": "vm_window_list",
+    "screenshot": "screen_region",
+}
+"""Aliases of the getters."""
+
+Getter = Annotated[
+    Annotated[Rule, Tag("rule")]
+    | Annotated[FileContent, Tag("vm_file")]
+    | Annotated[WorkspaceFile, Tag("workspace_file")]
+    | Annotated[MachineDirectoryListing, Tag("list_directory")]
+    | Annotated[CommandOutput, Tag("vm_command_line")]
+    | Annotated[ProcessState, Tag("vm_process")]
+    | Annotated[WindowTitle, Tag("vm_window_title")]
+    | Annotated[WindowList, Tag("vm_window_list")]
+    | Annotated[AccessibilityNode, Tag("accessibility_tree")]
+    | Annotated[ScreenRegion, Tag("screen_region")],
+    Discriminator(_kind),
+]
+"""Getter: a value to read."""
+
+
+class Evaluation(Section):
+    """Evaluation: getters and comparisons. With several comparisons each list has one entry for each."""
+
+    func: Func | list[Func]
+    """Comparison, or several."""
+    result: Getter | list[Getter] | None = None
+    """Getter of the actual value."""
+    expected: Getter | list[Getter] | None = None
+    """Expected value."""
+    options: dict[str, Any] | list[dict[str, Any]] | None = None
+    """Options of the comparison: `threshold`, `ignore_case`, `strip`, `tolerance`, `sheet`, …"""
+    conj: Literal["and", "or"] = "and"
+    """Combination of several comparisons."""
+    postconfig: list[Step] = Field(default_factory=list[Step])
+    """Steps to run on the machine first."""
+
+    @model_validator(mode="after")
+    def _as_many(self) -> Self:
+        many = len(self.func) if isinstance(self.func, list) else 1
+        for name in ("result", "expected", "options"):
+            value: object = getattr(self, name)
+            if is_list(value):
+                if len(value) != many:
+                    raise ValueError(f"`{name}` has {len(value)} entries, `func` {many}: give one for each")
+            elif isinstance(self.func, list) and value is not None:
+                raise ValueError(f"`func` is a list of {many}, so `{name}` must be one, too")
+        return self
+
+    def parts(self) -> list[tuple[Func, Getter | None, Getter | None, dict[str, Any]]]:
+        """Return each comparison with its getter, expected value and options."""
+        funcs: list[Func] = self.func if isinstance(self.func, list) else [self.func]
+        results = self.result if isinstance(self.result, list) else [self.result] * len(funcs)
+        expected = self.expected if isinstance(self.expected, list) else [self.expected] * len(funcs)
+        options = self.options if isinstance(self.options, list) else [self.options or {}] * len(funcs)
+        return list(zip(funcs, results, expected, options, strict=True))
+
 
 Score = tuple[float, str]
 """Score from 0 to 1, and a description of the difference."""
@@ -49,9 +232,7 @@ _OPTIONS: Mapping[str, tuple[str, ...]] = {
 }
 
 
-async def evaluate(
-    evaluator: schema.Evaluation, acting: SessionMachine, session: Session
-) -> EvaluationResult:
+async def evaluate(evaluator: Evaluation, acting: SessionMachine, session: Session) -> EvaluationResult:
     """Run the getters and compare.
 
     :raises ToolFailure: if a getter fails or a comparison is invalid: that is not a score of 0.
@@ -75,9 +256,9 @@ async def evaluate(
 
 
 async def _measure(
-    func: schema.Func,
-    result: schema.Getter | None,
-    expected: schema.Getter | None,
+    func: Func,
+    result: Getter | None,
+    expected: Getter | None,
     options: dict[str, object],
     acting: SessionMachine,
     session: Session,
@@ -86,28 +267,28 @@ async def _measure(
         lacking = "result" if result is None else "expected"
         raise ToolFailure(ErrorKind.BAD_ARGUMENTS, f"vm_evaluate: {func} needs `{lacking}`.")
     try:
-        found = await _look(result, acting, session)
+        actual = await _look(result, acting, session)
         wanted = await _look(expected, acting, session)
-        score, detail = await _compare(func, found, wanted, options, session)
+        score, detail = await _compare(func, actual, wanted, options, session)
     except ToolFailure as failure:
         raise ToolFailure(failure.kind, f"vm_evaluate: {failure.message}") from None
     return ComparisonResult(
-        func=func, score=score, result=_shown(found), expected=_shown(wanted), detail=detail
+        func=func, score=score, result=_shown(actual), expected=_shown(wanted), detail=detail
     )
 
 
-def _shown(found: object) -> str:
-    if isinstance(found, bytes):
+def _shown(value: object) -> str:
+    if isinstance(value, bytes):
         try:
-            text = found.decode()
+            text = value.decode()
         except UnicodeDecodeError:
-            return f"{len(found)} bytes"
+            return f"{len(value)} bytes"
     else:
-        text = found if isinstance(found, str) else repr(found)
+        text = value if isinstance(value, str) else repr(value)
     return text if len(text) <= _SHOWN_CHARACTERS else f"{text[:_SHOWN_CHARACTERS]} …"
 
 
-async def _look(getter: schema.Getter, acting: SessionMachine, session: Session) -> object:
+async def _look(getter: Getter, acting: SessionMachine, session: Session) -> object:
     """Return the value of a getter.
 
     :raises ToolFailure: if it cannot be determined.
@@ -121,27 +302,27 @@ async def _look(getter: schema.Getter, acting: SessionMachine, session: Session)
         raise ToolFailure(ErrorKind.UNAVAILABLE, f"{getter.type}: {error}") from None
 
 
-async def _value_of(getter: schema.Getter, acting: SessionMachine, session: Session) -> object:
+async def _value_of(getter: Getter, acting: SessionMachine, session: Session) -> object:
     match getter:
-        case schema.Rule():
+        case Rule():
             return getter.rules
-        case schema.FileContent():
+        case FileContent():
             return _bounded(await acting.machine.read(getter.path), getter.path)
-        case schema.WorkspaceFile():
+        case WorkspaceFile():
             return _bounded(
                 await (await session.instance()).read(getter.path, length=_FILE_BYTES + 1), getter.path
             )
-        case schema.ScreenRegion():
+        case ScreenRegion():
             return await _region(getter, acting, session)
-        case schema.AccessibilityNode():
+        case AccessibilityNode():
             return _nodes(await acting.machine.accessibility(), getter)
-        case schema.WindowTitle() | schema.WindowList():
+        case WindowTitle() | WindowList():
             return await _windows(getter, acting)
-        case schema.MachineDirectoryListing():
+        case MachineDirectoryListing():
             return await _output(["ls", "-1A", "--", getter.path], acting)
-        case schema.ProcessState():
+        case ProcessState():
             return await _process(getter.name, acting)
-        case schema.CommandOutput():
+        case CommandOutput():
             return await _output(getter.command, acting)
 
 
@@ -151,7 +332,7 @@ def _bounded(data: bytes, path: str) -> bytes:
     return data
 
 
-async def _output(command: schema.Command, acting: SessionMachine) -> str:
+async def _output(command: Command, acting: SessionMachine) -> str:
     done = await acting.machine.exec(words(command), timeout=acting.settings.evaluate_seconds)
     check(done, command)
     return done.stdout.decode("utf-8", "replace")
@@ -163,9 +344,9 @@ async def _process(name: str, acting: SessionMachine) -> str:
     return "running" if "yes" in await _output(line, acting) else "not running"
 
 
-async def _windows(getter: schema.WindowTitle | schema.WindowList, acting: SessionMachine) -> str:
+async def _windows(getter: WindowTitle | WindowList, acting: SessionMachine) -> str:
     there = await acting.machine.windows()
-    if isinstance(getter, schema.WindowList):
+    if isinstance(getter, WindowList):
         return "\n".join(window.title for window in there)
     if getter.application is None:
         return next((window.title for window in there if window.focused), "")
@@ -173,7 +354,7 @@ async def _windows(getter: schema.WindowTitle | schema.WindowList, acting: Sessi
     return next((window.title for window in reversed(there) if window.application.lower() == wanted), "")
 
 
-def _nodes(tree: str, getter: schema.AccessibilityNode) -> str:
+def _nodes(tree: str, getter: AccessibilityNode) -> str:
     if getter.role is None and getter.name is None:
         return tree
     role = re.escape(getter.role) if getter.role is not None else r"\S+"
@@ -182,7 +363,7 @@ def _nodes(tree: str, getter: schema.AccessibilityNode) -> str:
     return "\n".join(line.strip() for line in tree.splitlines() if wanted.match(line))
 
 
-async def _region(getter: schema.ScreenRegion, acting: SessionMachine, session: Session) -> bytes:
+async def _region(getter: ScreenRegion, acting: SessionMachine, session: Session) -> bytes:
     screen = await acting.machine.screenshot()
     right = getter.x + (getter.width or screen.width - getter.x)
     lower = getter.y + (getter.height or screen.height - getter.y)
@@ -197,33 +378,33 @@ async def _region(getter: schema.ScreenRegion, acting: SessionMachine, session: 
 
 
 async def _compare(
-    func: schema.Func, found: object, expected: object, options: Mapping[str, Any], session: Session
+    func: Func, actual: object, expected: object, options: Mapping[str, Any], session: Session
 ) -> Score:
     """Compare a found value with the expected one.
 
     :raises ToolFailure: if the values do not fit the comparison.
     """
-    known = _OPTIONS[func]
+    option_names = _OPTIONS[func]
     for name in options:
-        if name not in known:
+        if name not in option_names:
             raise ToolFailure(
-                ErrorKind.BAD_ARGUMENTS, f"{func}: no option {name!r}.{did_you_mean(name, known)}"
+                ErrorKind.BAD_ARGUMENTS, f"{func}: no option {name!r}.{did_you_mean(name, option_names)}"
             )
     match func:
         case "exact_match":
-            return _exact(_text(found, options), _text(_value(expected), options))
+            return _exact(_text(actual, options), _text(_value(expected), options))
         case "fuzzy_match":
-            return await _fuzzy(_text(found, options), _text(_value(expected), options), options)
+            return await _fuzzy(_text(actual, options), _text(_value(expected), options), options)
         case "check_include_exclude":
-            return _included(_text(found, options), _rules(func, expected), options)
+            return _included(_text(actual, options), _rules(func, expected), options)
         case "is_in_list":
-            return await _in_list(_text(found, options), _text(_value(expected), options))
+            return await _in_list(_text(actual, options), _text(_value(expected), options))
         case "check_json":
-            return await _json(found, _rules(func, expected))
+            return await _json(actual, _rules(func, expected))
         case "compare_table":
-            return await _tables(found, expected, options, session)
+            return await _tables(actual, expected, options, session)
         case "compare_image":
-            return await _images(found, expected, options, session)
+            return await _images(actual, expected, options, session)
         case "infeasible":
             raise AssertionError("scored without inspection")
 
@@ -233,32 +414,32 @@ def _value(expected: object) -> object:
     return expected["expected"] if is_object(expected) and "expected" in expected else expected
 
 
-def _rules(func: schema.Func, expected: object) -> Mapping[str, Any]:
+def _rules(func: Func, expected: object) -> Mapping[str, Any]:
     if not is_object(expected):
         raise ToolFailure(ErrorKind.BAD_ARGUMENTS, f"{func}: expected must be a rule with an object")
     return expected
 
 
-def _text(found: object, options: Mapping[str, Any]) -> str:
-    if isinstance(found, bytes):
-        found = found.decode("utf-8", "replace")
-    text = found if isinstance(found, str) else json.dumps(found, ensure_ascii=False)
+def _text(value: object, options: Mapping[str, Any]) -> str:
+    if isinstance(value, bytes):
+        value = value.decode("utf-8", "replace")
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
     if options.get("strip", True):
         text = text.strip()
     return text.lower() if options.get("ignore_case") else text
 
 
-def _exact(found: str, expected: str) -> Score:
-    return (1.0, "") if found == expected else (0.0, "they differ")
+def _exact(actual: str, expected: str) -> Score:
+    return (1.0, "") if actual == expected else (0.0, "they differ")
 
 
-async def _fuzzy(found: str, expected: str, options: Mapping[str, Any]) -> Score:
+async def _fuzzy(actual: str, expected: str, options: Mapping[str, Any]) -> Score:
     from rapidfuzz import fuzz  # imported on first use
 
-    if max(len(found), len(expected)) > _FUZZY_CHARACTERS:
+    if max(len(actual), len(expected)) > _FUZZY_CHARACTERS:
         message = f"fuzzy_match: limited to {_FUZZY_CHARACTERS} characters: use exact_match"
         raise ToolFailure(ErrorKind.BAD_ARGUMENTS, message)
-    likeness = await anyio.to_thread.run_sync(lambda: fuzz.ratio(found, expected)) / 100
+    likeness = await anyio.to_thread.run_sync(lambda: fuzz.ratio(actual, expected)) / 100
     threshold = options.get("threshold")
     detail = f"likeness {likeness:.3f}"
     if threshold is None:
@@ -266,43 +447,43 @@ async def _fuzzy(found: str, expected: str, options: Mapping[str, Any]) -> Score
     return float(likeness >= float(threshold)), detail
 
 
-def _included(found: str, rules: Mapping[str, Any], options: Mapping[str, Any]) -> Score:
-    missing = [word for word in _words(rules, "include") if _text(word, options) not in found]
-    there = [word for word in _words(rules, "exclude") if _text(word, options) in found]
+def _included(actual: str, rules: Mapping[str, Any], options: Mapping[str, Any]) -> Score:
+    missing = [word for word in _words(rules, "include") if _text(word, options) not in actual]
+    forbidden = [word for word in _words(rules, "exclude") if _text(word, options) in actual]
     if not rules.keys() & {"include", "exclude"}:
         raise ToolFailure(ErrorKind.BAD_ARGUMENTS, "check_include_exclude: give include, exclude, or both")
-    lines = [f"missing: {word!r}" for word in missing] + [f"there: {word!r}" for word in there]
+    lines = [f"missing: {word!r}" for word in missing] + [f"there: {word!r}" for word in forbidden]
     return float(not lines), "; ".join(lines)
 
 
 def _words(rules: Mapping[str, Any], name: str) -> Sequence[str]:
-    given = rules.get(name) or ()
-    return [given] if isinstance(given, str) else [str(word) for word in given]
+    words = rules.get(name) or ()
+    return [words] if isinstance(words, str) else [str(word) for word in words]
 
 
-async def _in_list(found: str, expected: str) -> Score:
+async def _in_list(actual: str, expected: str) -> Score:
     try:
-        listed = await _decoded(found)
+        listed = await _decoded(actual)
     except FrameError:
         listed = None
-    entries = listed if is_list(listed) else found.splitlines()
-    there = any(expected == str(entry).strip() for entry in entries)
-    return float(there), "" if there else f"not among {len(entries)} entries"
+    entries = listed if is_list(listed) else actual.splitlines()
+    listed_value = any(expected == str(entry).strip() for entry in entries)
+    return float(listed_value), "" if listed_value else f"not among {len(entries)} entries"
 
 
-async def _decoded(found: str | bytes) -> object:
+async def _decoded(encoded: str | bytes) -> object:
     """Decode JSON from the machine or the session.
 
     :raises FrameError: if it is no JSON, or has too many values.
     """
-    data = found.encode("utf-8", "replace") if isinstance(found, str) else found
+    data = encoded.encode("utf-8", "replace") if isinstance(encoded, str) else encoded
     value: object = await decode_untrusted(data, json.loads, _FILE_LIMITS)
     return value
 
 
-async def _json(found: object, rules: Mapping[str, Any]) -> Score:
+async def _json(actual: object, rules: Mapping[str, Any]) -> Score:
     try:
-        value = await _decoded(found) if isinstance(found, str | bytes) else found
+        value = await _decoded(actual) if isinstance(actual, str | bytes) else actual
     except FrameError as error:
         raise ToolFailure(ErrorKind.FAILED, f"check_json: the result is not JSON: {error}") from None
     lines: list[str] = []
@@ -354,24 +535,24 @@ _METHODS: Mapping[str, Callable[[Any, Any], object]] = {
 }
 
 
-async def _tables(found: object, expected: object, options: Mapping[str, Any], session: Session) -> Score:
+async def _tables(actual: object, expected: object, options: Mapping[str, Any], session: Session) -> Score:
     sheet = options.get("sheet")
-    one = await _rows(found, sheet, session)
-    other = await _rows(_value(expected), options.get("expected_sheet", sheet), session)
-    if len(one) != len(other):
-        return 0.0, f"{len(one)} rows, expected {len(other)}"
+    rows = await _rows(actual, sheet, session)
+    expected_rows = await _rows(_value(expected), options.get("expected_sheet", sheet), session)
+    if len(rows) != len(expected_rows):
+        return 0.0, f"{len(rows)} rows, expected {len(expected_rows)}"
     fold, tolerance = bool(options.get("ignore_case")), float(options.get("tolerance", 0.0))
-    for number, (row, wanted) in enumerate(zip(one, other, strict=True), 1):
+    for number, (row, wanted) in enumerate(zip(rows, expected_rows, strict=True), 1):
         for column, (cell, should) in enumerate(zip_longest(row, wanted), 1):
             if not _same_cell(cell, should, tolerance, fold=fold):
                 return 0.0, f"row {number}, column {column}: {cell!r}, expected {should!r}"
     return 1.0, ""
 
 
-async def _rows(found: object, sheet: str | int | None, session: Session) -> list[list[object]]:
-    if is_list(found):
-        return found
-    data = found.encode() if isinstance(found, str) else found
+async def _rows(content: object, sheet: str | int | None, session: Session) -> list[list[object]]:
+    if is_list(content):
+        return content
+    data = content.encode() if isinstance(content, str) else content
     if not isinstance(data, bytes):
         raise ToolFailure(ErrorKind.BAD_ARGUMENTS, "compare_table: it needs two files, or a list of rows")
     answer = await _object_from_sandbox(session, {"do": "table", "sheet": sheet}, data)
@@ -381,23 +562,23 @@ async def _rows(found: object, sheet: str | int | None, session: Session) -> lis
 
 def _same_cell(cell: object, should: object, tolerance: float, *, fold: bool) -> bool:
     """Compare cells: empty ones are equal, numbers compare by value, everything else by text."""
-    one, other = ("" if value is None else str(value).strip() for value in (cell, should))
-    if one == other or (fold and one.lower() == other.lower()):
+    text, expected = ("" if value is None else str(value).strip() for value in (cell, should))
+    if text == expected or (fold and text.lower() == expected.lower()):
         return True
     try:
-        return abs(float(one) - float(other)) <= tolerance
+        return abs(float(text) - float(expected)) <= tolerance
     except ValueError:
         return False
 
 
-async def _images(found: object, expected: object, options: Mapping[str, Any], session: Session) -> Score:
-    if not (isinstance(found, bytes) and isinstance(expected, bytes)):
+async def _images(actual: object, expected: object, options: Mapping[str, Any], session: Session) -> Score:
+    if not (isinstance(actual, bytes) and isinstance(expected, bytes)):
         raise ToolFailure(ErrorKind.BAD_ARGUMENTS, "compare_image: it needs two pictures: a region, a file")
     tolerance = int(options.get("tolerance", 0))
-    answer = await _object_from_sandbox(session, {"do": "compare", "tolerance": tolerance}, found, expected)
-    one, other = answer["sizes"]
-    if one != other:
-        return 0.0, f"{one[0]}x{one[1]} pixels, expected {other[0]}x{other[1]}"
+    answer = await _object_from_sandbox(session, {"do": "compare", "tolerance": tolerance}, actual, expected)
+    size, expected_size = answer["sizes"]
+    if size != expected_size:
+        return 0.0, f"{size[0]}x{size[1]} pixels, expected {expected_size[0]}x{expected_size[1]}"
     alike = float(answer["alike"])
     threshold = float(options.get("threshold", 1.0))
     return float(alike >= threshold), "" if alike >= threshold else f"{alike:.4f} of the pixels are equal"
@@ -414,8 +595,8 @@ async def _object_from_sandbox(
 
 async def _in_sandbox(session: Session, request: Mapping[str, object], *files: bytes) -> bytes:
     """Run the sandboxed program on some files."""
-    given = json.dumps({**request, "sizes": [len(file) for file in files]})
-    command = [_PYTHON, "-E", "-s", "-c", _PROGRAM, given]
+    arguments = json.dumps({**request, "sizes": [len(file) for file in files]})
+    command = [_PYTHON, "-E", "-s", "-c", _PROGRAM, arguments]
     done = await (await session.instance()).exec(command, input=b"".join(files), timeout=_SECONDS)
     if done.outcome is not Outcome.OK or done.exit_code != 0:
         lines = done.stderr.decode("utf-8", "replace").strip().splitlines()

@@ -6,38 +6,38 @@ import json
 import sys
 from typing import Any
 
-MOST_ROWS, MOST_COLUMNS = 10_000, 1_000
+MAX_ROWS, MAX_COLUMNS = 10_000, 1_000
 
 
-def crop(asked: dict[str, Any], files: list[bytes]) -> bytes:
+def crop(request: dict[str, Any], files: list[bytes]) -> bytes:
     """Return a part of a picture."""
     from PIL import Image
 
     packed = io.BytesIO()
-    Image.open(io.BytesIO(files[0])).convert("RGB").crop(tuple(asked["box"])).save(packed, "PNG")
+    Image.open(io.BytesIO(files[0])).convert("RGB").crop(tuple(request["box"])).save(packed, "PNG")
     return packed.getvalue()
 
 
-def compare(asked: dict[str, Any], files: list[bytes]) -> dict[str, Any]:
+def compare(request: dict[str, Any], files: list[bytes]) -> dict[str, Any]:
     """Return the similarity of two pictures."""
     from PIL import Image, ImageChops
 
-    one, other = (Image.open(io.BytesIO(file)).convert("RGB") for file in files)
-    sizes = [list(one.size), list(other.size)]
-    if one.size != other.size:
+    picture, expected = (Image.open(io.BytesIO(file)).convert("RGB") for file in files)
+    sizes = [list(picture.size), list(expected.size)]
+    if picture.size != expected.size:
         return {"sizes": sizes, "alike": 0.0}
-    red, green, blue = ImageChops.difference(one, other).split()
+    red, green, blue = ImageChops.difference(picture, expected).split()
     worst = ImageChops.lighter(ImageChops.lighter(red, green), blue)
     counts = worst.histogram()
-    return {"sizes": sizes, "alike": sum(counts[: asked["tolerance"] + 1]) / max(1, sum(counts))}
+    return {"sizes": sizes, "alike": sum(counts[: request["tolerance"] + 1]) / max(1, sum(counts))}
 
 
-def table(asked: dict[str, Any], files: list[bytes]) -> dict[str, Any]:
+def table(request: dict[str, Any], files: list[bytes]) -> dict[str, Any]:
     """Return the cells of a table."""
     data = files[0]
-    rows = sheet_rows(data, asked["sheet"]) if data.startswith(b"PK") else csv_rows(data)
-    if len(rows) > MOST_ROWS or any(len(row) > MOST_COLUMNS for row in rows):
-        raise SystemExit(f"the table has more than {MOST_ROWS} rows or {MOST_COLUMNS} columns")
+    rows = sheet_rows(data, request["sheet"]) if data.startswith(b"PK") else csv_rows(data)
+    if len(rows) > MAX_ROWS or any(len(row) > MAX_COLUMNS for row in rows):
+        raise SystemExit(f"the table has more than {MAX_ROWS} rows or {MAX_COLUMNS} columns")
     while rows and not any(cell not in (None, "") for cell in rows[-1]):
         rows.pop()
     return {"rows": rows}
@@ -66,15 +66,15 @@ def sheet_rows(data: bytes, sheet: str | int | None) -> list[list[Any]]:
     page.reset_dimensions()
     return [
         [cell if isinstance(cell, plain) else str(cell) for cell in row]
-        for row in page.iter_rows(values_only=True, max_row=MOST_ROWS + 1)
+        for row in page.iter_rows(values_only=True, max_row=MAX_ROWS + 1)
     ]
 
 
 def main() -> None:
     """Run the requested operation."""
-    asked = json.loads(sys.argv[1])
-    files = [sys.stdin.buffer.read(size) for size in asked["sizes"]]
-    done = {"crop": crop, "compare": compare, "table": table}[asked["do"]](asked, files)
+    request = json.loads(sys.argv[1])
+    files = [sys.stdin.buffer.read(size) for size in request["sizes"]]
+    done = {"crop": crop, "compare": compare, "table": table}[request["do"]](request, files)
     answer = done if isinstance(done, bytes) else json.dumps(done).encode()
     sys.stdout.buffer.write(answer)
 

@@ -38,7 +38,7 @@ class MachineFactory:
     def __init__(self) -> None:
         self._runtime: MachineRuntime | None = None
         self._host: Hosted[MachineRuntime] | None = None
-        self._turn = anyio.Lock()
+        self._lock = anyio.Lock()
 
     async def start(self, session: Session, settings: VmSettings) -> Machine:
         """Start the session's machine.
@@ -66,7 +66,7 @@ class MachineFactory:
             await self._host.close()
 
     async def _started_runtime(self, settings: VmSettings) -> MachineRuntime:
-        async with self._turn:
+        async with self._lock:
             if self._runtime is None:
                 runtime = await anyio.to_thread.run_sync(_qemu, settings)
                 host = Hosted(lambda: runtime)
@@ -307,9 +307,9 @@ def keysym(tool: str, name: str) -> str:
         return _CHARACTERS.get(name, name)
     if name in _X:
         return name
-    found = _NAMES.get(name.lower().replace("_", "").replace(" ", ""))
-    if found is not None:
-        return found
+    keysym_name = _NAMES.get(name.lower().replace("_", "").replace(" ", ""))
+    if keysym_name is not None:
+        return keysym_name
     hint = (
         did_you_mean(name, _NAMES) or did_you_mean(name, _X) or " Known: enter, ctrl, pgdn, f5, a, Return, …"
     )

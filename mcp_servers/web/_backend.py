@@ -93,7 +93,7 @@ class WebService:
     async def search(self, query: str, count: int, engine: SearchEngine | None) -> QueryResult:
         """Search for pages; results are cached."""
         settings = self._settings
-        asked = (
+        key = (
             "search",
             engine or "",
             settings.google_cx or "",
@@ -109,24 +109,24 @@ class WebService:
         async def request() -> str:
             return (await self.engines.search(query, count, engine)).model_dump_json()
 
-        return QueryResult.model_validate_json(await self._cache.get_or_request(asked, str, request))
+        return QueryResult.model_validate_json(await self._cache.get_or_request(key, str, request))
 
     async def articles(self, query: str, language: str, count: int) -> list[ArticleHit]:
         """Search for Wikipedia articles."""
         if self._zim is not None:
             return await self._zim.search(query, count)
-        asked = ("articles", self._settings.wikipedia_url, language, str(count), query)
+        key = ("articles", self._settings.wikipedia_url, language, str(count), query)
         return await self._cache.get_or_request(
-            asked, list[ArticleHit], lambda: self._wikipedia.search(query, language, count)
+            key, list[ArticleHit], lambda: self._wikipedia.search(query, language, count)
         )
 
     async def article(self, title: str, language: str) -> WikiText:
         """Return the article with a title."""
         if self._zim is not None:
             return await self._zim.article(title)
-        asked = ("article", self._settings.wikipedia_url, language, title)
+        key = ("article", self._settings.wikipedia_url, language, title)
         return await self._cache.get_or_request(
-            asked, WikiText, lambda: self._wikipedia.article(title, language)
+            key, WikiText, lambda: self._wikipedia.article(title, language)
         )
 
 
@@ -162,9 +162,7 @@ class WebBackend(Backend):
         environment: Callable[[], Mapping[str, str]] = read_environment,
         parsers: ParserPool | None = None,
     ) -> None:
-        """Create the backend.
-
-        :param network: name resolution, connections and clocks, for tests.
+        """:param network: name resolution, connections and clocks, for tests.
         :param environment: source of keys that are missing in the settings.
         :param parsers: pool of parser processes owned by the caller; by default the backend has its own.
         """
@@ -258,16 +256,16 @@ class WebBackend(Backend):
         Use it after web_search, or with a known address. With a goal it returns less text; without one, long pages
         are returned in parts: continue with `start`.
         """
-        given = [sendable("web_visit", url) for url in ([urls] if isinstance(urls, str) else urls)]
+        addresses = [sendable("web_visit", url) for url in ([urls] if isinstance(urls, str) else urls)]
         goal = sendable("web_visit", (goal or "").strip())
 
         async def read(url: str) -> ReadPage:
             return await self._page(context, url, goal, start)
 
-        outcomes = await run_each(given, read, self._settings.max_workers)
+        outcomes = await run_each(addresses, read, self._settings.max_workers)
         pages = [
             ReadPage(url=url, error=outcome.message) if isinstance(outcome, ToolFailure) else outcome
-            for url, outcome in zip(given, outcomes, strict=True)
+            for url, outcome in zip(addresses, outcomes, strict=True)
         ]
         context.show(TextContent("\n\n".join(map(page_text, pages))))
         _fail_if_all_failed("web_visit", outcomes)
@@ -355,15 +353,15 @@ class WebBackend(Backend):
             if not hits:
                 context.show(TextContent("no article"))
                 return WikipediaFound(hits=[])
-        found = await service.article(title or hits[0].title, language)
-        text, next_start = _part("web_wikipedia", found.text, start, self._settings.content_limit)
+        wiki_text = await service.article(title or hits[0].title, language)
+        text, next_start = _part("web_wikipedia", wiki_text.text, start, self._settings.content_limit)
         article = Article(
-            title=found.title,
-            url=found.url,
+            title=wiki_text.title,
+            url=wiki_text.url,
             text=text,
             start=start,
             end=start + len(text),
-            characters=len(found.text),
+            characters=len(wiki_text.text),
             next_start=next_start,
         )
         context.show(TextContent(article_text(hits, article)))

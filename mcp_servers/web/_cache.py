@@ -23,32 +23,32 @@ class WebCache:
             folder = (settings.folder or user_cache("web")).expanduser().absolute()
             self._files = DiskCache(folder, settings.bytes, lifetime=settings.seconds, wall=wall)
 
-    async def get(self, asked: tuple[str, ...], shape: type[T]) -> T | None:
+    async def get(self, key: tuple[str, ...], shape: type[T]) -> T | None:
         """Return the cached reply to a request, if it has not expired."""
         if self._files is None:
             return None
-        data = await anyio.to_thread.run_sync(self._files.get, _name_of(asked))
+        data = await anyio.to_thread.run_sync(self._files.get, _name_of(key))
         try:
             return None if data is None else msgspec.msgpack.decode(data, type=shape)
         except DECODE_ERRORS:
             return None
 
-    async def put(self, asked: tuple[str, ...], answer: object) -> None:
+    async def put(self, key: tuple[str, ...], answer: object) -> None:
         """Store a reply."""
         if self._files is not None:
-            await anyio.to_thread.run_sync(self._files.put, _name_of(asked), msgspec.msgpack.encode(answer))
+            await anyio.to_thread.run_sync(self._files.put, _name_of(key), msgspec.msgpack.encode(answer))
 
     async def get_or_request(
-        self, asked: tuple[str, ...], shape: type[T], request: Callable[[], Awaitable[T]]
+        self, key: tuple[str, ...], shape: type[T], request: Callable[[], Awaitable[T]]
     ) -> T:
         """Return the cached reply; without one, request it and store it."""
-        answer = await self.get(asked, shape)
+        answer = await self.get(key, shape)
         if answer is None:
             answer = await request()
-            await self.put(asked, answer)
+            await self.put(key, answer)
         return answer
 
 
-def _name_of(asked: tuple[str, ...]) -> str:
-    name = hashlib.blake2b(msgspec.msgpack.encode(asked), digest_size=20).hexdigest()
+def _name_of(key: tuple[str, ...]) -> str:
+    name = hashlib.blake2b(msgspec.msgpack.encode(key), digest_size=20).hexdigest()
     return f"{name[:2]}/{name}"

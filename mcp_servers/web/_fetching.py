@@ -56,7 +56,7 @@ class FetchedPage:
 class _Rules:
     """robots.txt of a site."""
 
-    turn: anyio.Lock
+    lock: anyio.Lock
     text: str | None = None
     good_until: float = -inf
 
@@ -121,10 +121,10 @@ class PageFetcher:
     async def _follow(self, url: str, most: int, *, honour_robots: bool) -> FetchedPage:
         seen = url
         for _ in range(self._settings.max_redirects + 1):
-            found = await self._step(seen, most, honour_robots=honour_robots)
-            if isinstance(found, FetchedPage):
-                return found
-            seen = found
+            response = await self._step(seen, most, honour_robots=honour_robots)
+            if isinstance(response, FetchedPage):
+                return response
+            seen = response
         message = f"{url}: more than {self._settings.max_redirects} redirects."
         raise ToolFailure(ErrorKind.FAILED, message)
 
@@ -139,8 +139,8 @@ class PageFetcher:
         await self._wait_for_rate_limit(address.host or "")
         try:
             async with self._session.get(address, allow_redirects=False) as response:
-                if response.status in REDIRECTS and (place := response.headers.get("Location")):
-                    return _joined(str(address), place)
+                if response.status in REDIRECTS and (target := response.headers.get("Location")):
+                    return _joined(str(address), target)
                 data, cut = await read_body(response, most)
         except TimeoutError:
             # Not retried: the caller has already waited for the whole timeout.
@@ -191,15 +191,15 @@ class PageFetcher:
 
     async def _check_robots(self, address: "URL") -> None:
         origin = str(address.origin())
-        known = self._robots.setdefault(origin, _Rules(anyio.Lock()))
+        robots = self._robots.setdefault(origin, _Rules(anyio.Lock()))
         self._robots.move_to_end(origin)
         if len(self._robots) > MAX_HOSTS:
             self._robots.popitem(last=False)
-        async with known.turn:
-            if self._network.clock() >= known.good_until:
-                known.text = await self._fetch_robots(origin)
-                known.good_until = self._network.clock() + ROBOTS_SECONDS
-        rules = known.text
+        async with robots.lock:
+            if self._network.clock() >= robots.good_until:
+                robots.text = await self._fetch_robots(origin)
+                robots.good_until = self._network.clock() + ROBOTS_SECONDS
+        rules = robots.text
         if rules == "":
             return
         reading, allowed = self._settings.reading, False
@@ -215,19 +215,19 @@ class PageFetcher:
     async def _fetch_robots(self, origin: str) -> str | None:
         """Return the rules, an empty string if there are none, or `None` if the site cannot tell now, so nothing may be fetched."""
         try:
-            found = await self._follow(f"{origin}/robots.txt", MAX_ROBOTS_BYTES, honour_robots=False)
+            page = await self._follow(f"{origin}/robots.txt", MAX_ROBOTS_BYTES, honour_robots=False)
         except TransientFailure as passing:
             if isinstance(passing.failure, _PageRefused):
                 return None
             raise
         except _PageRefused:
             return ""
-        return found.data.decode("utf-8", "replace")
+        return page.data.decode("utf-8", "replace")
 
 
-def _joined(base: str, place: str) -> str:
+def _joined(base: str, target: str) -> str:
     try:
-        return urljoin(base, place)
+        return urljoin(base, target)
     except ValueError:
         raise ToolFailure(ErrorKind.FAILED, f"{base}: it redirects to an invalid address.") from None
 

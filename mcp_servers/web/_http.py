@@ -59,20 +59,20 @@ def checked_connector(network: Network, policy: AddressPolicy) -> "TCPConnector"
         async def resolve(
             self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_UNSPEC
         ) -> list[ResolveResult]:
-            found: list[ResolveResult] = []
+            results: list[ResolveResult] = []
             for address in await resolve_public(host, port, policy, resolve=network.resolve):
-                place, at = network.dial(address, port)
-                found.append(
+                dialed_host, dialed_port = network.dial(address, port)
+                results.append(
                     ResolveResult(
                         hostname=host,
-                        host=place,
-                        port=at,
-                        family=socket.AF_INET6 if ":" in place else socket.AF_INET,
+                        host=dialed_host,
+                        port=dialed_port,
+                        family=socket.AF_INET6 if ":" in dialed_host else socket.AF_INET,
                         proto=0,
                         flags=socket.AI_NUMERICHOST,
                     )
                 )
-            return found
+            return results
 
         async def close(self) -> None:
             pass

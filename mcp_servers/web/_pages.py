@@ -103,19 +103,19 @@ class PageReader:
         return answer.passages
 
     async def _fetch_directly(self, url: str) -> PageText:
-        found = await self._fetcher.fetch(url)
-        if found.cut and _is_pdf(found.content_type, found.data):
+        page = await self._fetcher.fetch(url)
+        if page.cut and _is_pdf(page.content_type, page.data):
             limit = self._settings.max_bytes
             message = f"{url} cannot be read: it is longer than {limit} bytes (setting max_bytes)."
             raise ToolFailure(ErrorKind.OUTPUT_LIMIT, message)
-        if not found.cut and (kind := _picture_kind(found.data)):
-            name = urlsplit(found.url).path.rpartition("/")[2] or found.url
+        if not page.cut and (kind := _picture_kind(page.data)):
+            name = urlsplit(page.url).path.rpartition("/")[2] or page.url
             return PageText(
-                found.url, name, "", note="an image, shown with the result", picture=(kind, found.data)
+                page.url, name, "", note="an image, shown with the result", picture=(kind, page.data)
             )
-        parsed = await self.to_markdown(found.url, found.content_type, found.data)
-        note = f"only its first {len(found.data)} bytes" if found.cut else parsed.note
-        return PageText(found.url, parsed.title, parsed.text, parsed.links, note)
+        parsed = await self.to_markdown(page.url, page.content_type, page.data)
+        note = f"only its first {len(page.data)} bytes" if page.cut else parsed.note
+        return PageText(page.url, parsed.title, parsed.text, parsed.links, note)
 
     async def _by_jina(self, url: str) -> PageText:
         await self._fetcher.check(url)
@@ -192,8 +192,8 @@ class GoalExtractor:
 
     async def _passages(self, text: str, goal: str, why: str | None) -> GoalExtract:
         """Return the best matching passages in the order of the page."""
-        found = await self._pages.passages(text, goal, PASSAGES)
-        best = sorted(found, key=lambda passage: passage.start)
+        passages = await self._pages.passages(text, goal, PASSAGES)
+        best = sorted(passages, key=lambda passage: passage.start)
         note = "the passages that match the goal best" if best else "no passage contains a word of the goal"
         return GoalExtract(_joined(best, len(text)), best, note if why is None else f"{note}: {why}")
 

@@ -220,18 +220,18 @@ def best_passages(text: str, query: str, count: int) -> list[PagePassage]:
     average = sum(lengths) / len(lengths) if lengths and any(lengths) else 1.0
     scores = [0.0] * len(spans)
     for term in dict.fromkeys(_terms(query)):
-        holding = [place for place, counts in enumerate(words) if term in counts]
+        holding = [index for index, counts in enumerate(words) if term in counts]
         weight = math.log(1 + (len(spans) - len(holding) + 0.5) / (len(holding) + 0.5))
-        for place in holding:
-            times = words[place][term]
-            length = 1 - _B + _B * lengths[place] / average
-            scores[place] += weight * times * (_K1 + 1) / (times + _K1 * length)
+        for index in holding:
+            times = words[index][term]
+            length = 1 - _B + _B * lengths[index] / average
+            scores[index] += weight * times * (_K1 + 1) / (times + _K1 * length)
     best = sorted(
-        (place for place, score in enumerate(scores) if score > 0), key=lambda place: -scores[place]
+        (index for index, score in enumerate(scores) if score > 0), key=lambda index: -scores[index]
     )
     return [
-        PagePassage(text[spans[place][0] : spans[place][1]], *spans[place], round(scores[place], 4))
-        for place in best[:count]
+        PagePassage(text[spans[index][0] : spans[index][1]], *spans[index], round(scores[index], 4))
+        for index in best[:count]
     ]
 
 
@@ -270,10 +270,12 @@ def _terms(text: str) -> Iterator[str]:
     plain = _LINK_TARGET.sub("]", text).casefold()
     if not plain.isascii():
         parts = unicodedata.normalize("NFKD", plain)
-        plain = unicodedata.normalize("NFC", "".join(one for one in parts if not unicodedata.combining(one)))
+        plain = unicodedata.normalize(
+            "NFC", "".join(character for character in parts if not unicodedata.combining(character))
+        )
     for word in _WORD.findall(plain):
         if _UNSPACED.search(word):
-            yield from (word[place : place + 2] for place in range(max(len(word) - 1, 1)))
+            yield from (word[index : index + 2] for index in range(max(len(word) - 1, 1)))
         else:
             yield _stem(word)
 
@@ -334,9 +336,9 @@ def _answer(job: bytes, base: int) -> bytes:
 def _work(job: bytes, base: int, writable: int) -> None:
     """Run the job in the fork and exit."""
     try:
-        given = msgspec.msgpack.decode(job, type=ParserJob)
-        _limit(given, base)
-        answer = msgspec.json.encode(_result(given))
+        parser_job = msgspec.msgpack.decode(job, type=ParserJob)
+        _limit(parser_job, base)
+        answer = msgspec.json.encode(_result(parser_job))
         with open(writable, "wb") as pipe:
             pipe.write(answer)
         os._exit(0)
@@ -351,8 +353,8 @@ def _result(job: ParserJob) -> ParserReply:
         if job.robots is not None:
             return ParserReply(allowed=allows(job.robots.text, job.robots.agent, job.robots.url))
         if job.question is not None:
-            asked = job.question
-            return ParserReply(passages=best_passages(asked.text, asked.query, asked.count))
+            question = job.question
+            return ParserReply(passages=best_passages(question.text, question.query, question.count))
         assert job.body is not None
         return ParserReply(parsed=parse(job.body))
     except UnparseablePage as error:

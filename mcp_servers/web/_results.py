@@ -219,7 +219,7 @@ def page_text(page: ReadPage) -> str:
 
 def passages_text(title: str, url: str, passages: Iterable[PagePassage]) -> str:
     """Format passages of a page for a model."""
-    shown = "\n\n".join(f"[{one.start}–{one.end}]\n{one.text}" for one in passages)
+    shown = "\n\n".join(f"[{passage.start}–{passage.end}]\n{passage.text}" for passage in passages)
     return f"# {title}\n{url}\n\n{shown or 'no passage contains a word of the query'}"
 
 

@@ -141,16 +141,16 @@ class SearchEngines:
         if self._settings.serper_api_key is None and self._settings.searxng_url:
             results = await self._of_searxng(query, count, categories="images")
             return [
-                ImageHit(place, hit.title, hit.img_src, hit.url, hit.source or "")
-                for place, hit in enumerate(results, 1)
+                ImageHit(rank, hit.title, hit.img_src, hit.url, hit.source or "")
+                for rank, hit in enumerate(results, 1)
             ]
-        found = await self._of_serper("images", {"q": query, "num": count}, _SerperImages)
-        return _image_hits(found.images[:count])
+        reply = await self._of_serper("images", {"q": query, "num": count}, _SerperImages)
+        return _image_hits(reply.images[:count])
 
     async def same_image(self, image_url: str, count: int) -> list[ImageHit]:
         """Search for pages that show the same or a similar image."""
-        found = await self._of_serper("lens", {"url": image_url}, _SerperImages)
-        return _image_hits((found.organic or found.images)[:count])
+        reply = await self._of_serper("lens", {"url": image_url}, _SerperImages)
+        return _image_hits((reply.organic or reply.images)[:count])
 
     async def _of_serper(self, path: str, body: object, shape: type[S]) -> S:
         key = key_of(self._settings.serper_api_key, "serper_api_key")
@@ -163,11 +163,11 @@ class SearchEngines:
         return (await self._api.ask("SearXNG", url, _SearxAnswer, params=params)).results[:count]
 
     async def _serper(self, query: str, count: int) -> QueryResult:
-        found = await self._of_serper("search", {"q": query, "num": count}, _SerperAnswer)
-        box = found.answer_box
+        reply = await self._of_serper("search", {"q": query, "num": count}, _SerperAnswer)
+        box = reply.answer_box
         hits = [
-            WebHit(place, hit.title, hit.link, hit.snippet, hit.date)
-            for place, hit in enumerate(found.organic[:count], 1)
+            WebHit(rank, hit.title, hit.link, hit.snippet, hit.date)
+            for rank, hit in enumerate(reply.organic[:count], 1)
         ]
         return QueryResult(
             query=query, hits=hits, answer=(box.answer or box.snippet or None) if box else None
@@ -177,19 +177,19 @@ class SearchEngines:
         settings = self._settings
         key = key_of(settings.google_api_key, "google_api_key")
         params = {"q": query, "cx": settings.google_cx or "", "num": str(min(count, GOOGLE_MAX_RESULTS))}
-        found = await self._api.ask(
+        reply = await self._api.ask(
             "Google", settings.google_url, _GoogleAnswer, params=params, headers={"X-Goog-Api-Key": key}
         )
         hits = [
-            WebHit(place, hit.title, hit.link, " ".join(hit.snippet.split()))
-            for place, hit in enumerate(found.items[:count], 1)
+            WebHit(rank, hit.title, hit.link, " ".join(hit.snippet.split()))
+            for rank, hit in enumerate(reply.items[:count], 1)
         ]
         return QueryResult(query=query, hits=hits)
 
     async def _searxng(self, query: str, count: int) -> QueryResult:
         hits = [
-            WebHit(place, hit.title, hit.url, hit.content or "", hit.published)
-            for place, hit in enumerate(await self._of_searxng(query, count), 1)
+            WebHit(rank, hit.title, hit.url, hit.content or "", hit.published)
+            for rank, hit in enumerate(await self._of_searxng(query, count), 1)
         ]
         return QueryResult(query=query, hits=hits)
 
@@ -201,17 +201,17 @@ class SearchEngines:
             "contents": [{"role": "user", "parts": [{"text": query}]}],
             "tools": [{"google_search": {}}],
         }
-        found = await self._api.ask("Gemini", url, _GeminiAnswer, headers={"X-Goog-Api-Key": key}, body=body)
-        candidate = found.candidates[0] if found.candidates else _GeminiCandidate()
+        reply = await self._api.ask("Gemini", url, _GeminiAnswer, headers={"X-Goog-Api-Key": key}, body=body)
+        candidate = reply.candidates[0] if reply.candidates else _GeminiCandidate()
         answer = "".join(part.text for part in candidate.content.parts) if candidate.content else ""
         hits = _grounding_hits(candidate.grounding_metadata or _GeminiGrounding())
         return QueryResult(query=query, hits=hits[:count], answer=answer or None)
 
 
-def _image_hits(found: list[_SerperImage]) -> list[ImageHit]:
+def _image_hits(images: list[_SerperImage]) -> list[ImageHit]:
     return [
-        ImageHit(place, hit.title, hit.image_url, hit.link, hit.source, hit.image_width, hit.image_height)
-        for place, hit in enumerate(found, 1)
+        ImageHit(rank, hit.title, hit.image_url, hit.link, hit.source, hit.image_width, hit.image_height)
+        for rank, hit in enumerate(images, 1)
     ]
 
 
@@ -223,8 +223,8 @@ def _grounding_hits(grounding: _GeminiGrounding) -> list[WebHit]:
             supported.setdefault(index, []).append(support.segment.text if support.segment else "")
     pages = [(index, chunk.web) for index, chunk in enumerate(grounding.grounding_chunks) if chunk.web]
     return [
-        WebHit(place, page.title, page.uri, " ".join(supported.get(index, [])))
-        for place, (index, page) in enumerate(pages, 1)
+        WebHit(rank, page.title, page.uri, " ".join(supported.get(index, [])))
+        for rank, (index, page) in enumerate(pages, 1)
     ]
 
 
@@ -273,11 +273,11 @@ class Wikipedia:
 
     async def search(self, query: str, language: str, count: int) -> list[ArticleHit]:
         """Search for articles."""
-        asked = {"list": "search", "srsearch": query, "srlimit": str(count), "srprop": "snippet"}
-        found = await self._ask(asked, language)
+        parameters = {"list": "search", "srsearch": query, "srlimit": str(count), "srprop": "snippet"}
+        result = await self._ask(parameters, language)
         return [
             ArticleHit(hit.title, html.unescape(_TAG.sub("", hit.snippet)), self._page(hit.title, language))
-            for hit in found.search
+            for hit in result.search
         ]
 
     async def article(self, title: str, language: str) -> WikiText:
@@ -285,7 +285,7 @@ class Wikipedia:
 
         :raises ToolFailure: `not_found`, if it does not exist.
         """
-        asked = {
+        parameters = {
             "prop": "extracts|info",
             "inprop": "url",
             "explaintext": "1",
@@ -293,17 +293,17 @@ class Wikipedia:
             "redirects": "1",
             "titles": title.replace("|", " "),
         }
-        found = await self._ask(asked, language)
-        page = found.pages[0] if found.pages else _WikiPage(title, missing=True)
+        result = await self._ask(parameters, language)
+        page = result.pages[0] if result.pages else _WikiPage(title, missing=True)
         if page.missing:
             message = f"Wikipedia ({language}) has no article {title!r}: use `query` to search for it."
             raise ToolFailure(ErrorKind.NOT_FOUND, message)
         text = _HEADING.sub(lambda heading: f"{'#' * len(heading[1])} {heading[2]}", page.extract).strip()
         return WikiText(page.title, page.fullurl or self._page(page.title, language), text)
 
-    async def _ask(self, asked: dict[str, str], language: str) -> _Query:
+    async def _ask(self, parameters: dict[str, str], language: str) -> _Query:
         url = self._url.replace("{language}", language)
-        params = {"action": "query", "format": "json", "formatversion": "2", **asked}
+        params = {"action": "query", "format": "json", "formatversion": "2", **parameters}
         answer = await self._api.ask(
             "Wikipedia", url, _WikiReply, params=params, headers={"User-Agent": self._agent}
         )
@@ -323,18 +323,18 @@ class ZimFile:
         self._path = path
         self._archive = archive
         self._pages = pages
-        self._turn = anyio.CapacityLimiter(1)
+        self._limiter = anyio.CapacityLimiter(1)
 
     async def search(self, query: str, count: int) -> list[ArticleHit]:
         """Search for articles: in their text if the file has a full-text index, else in their titles."""
-        return await anyio.to_thread.run_sync(self._search, query, count, limiter=self._turn)
+        return await anyio.to_thread.run_sync(self._search, query, count, limiter=self._limiter)
 
     async def article(self, title: str) -> WikiText:
         """Return the article with a title.
 
         :raises ToolFailure: `not_found`, if it does not exist.
         """
-        name, path, kind, data = await anyio.to_thread.run_sync(self._item, title, limiter=self._turn)
+        name, path, kind, data = await anyio.to_thread.run_sync(self._item, title, limiter=self._limiter)
         parsed = await self._pages.to_markdown(f"zim://{self._path.name}/{path}", kind, data)
         return WikiText(name, f"zim://{self._path.name}/{path}", parsed.text)
 

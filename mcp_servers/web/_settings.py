@@ -150,11 +150,11 @@ class WebSettings(Section):
 
 def with_environment(settings: Mapping[str, object], environment: Mapping[str, str]) -> dict[str, object]:
     """Complete the settings from the environment. An empty value counts as unset."""
-    given = {name: value for name, value in settings.items() if name not in ENVIRONMENT or _is_set(value)}
-    found = {
+    explicit = {name: value for name, value in settings.items() if name not in ENVIRONMENT or _is_set(value)}
+    inherited = {
         name: environment[variable] for name, variable in ENVIRONMENT.items() if environment.get(variable)
     }
-    return {**found, **given}
+    return {**inherited, **explicit}
 
 
 def engine_of(settings: WebSettings) -> SearchEngine | None:
@@ -178,25 +178,25 @@ def preferred_engine(settings: WebSettings, wanted: SearchEngine | None) -> tupl
 def unusable_tools(settings: WebSettings) -> dict[str, str]:
     """Map the tools (by verb) that cannot work with these settings to the reason and the setting to add."""
     engine = engine_of(settings)
-    found: dict[str, str] = {}
+    reasons: dict[str, str] = {}
     if engine is None:
-        found["search"] = (
+        reasons["search"] = (
             "no search engine is configured: set SERPER_API_KEY, or GOOGLE_API_KEY and GOOGLE_CX, or GEMINI_API_KEY,"
             " or SEARXNG_URL"
         )
     elif lacking := _missing(settings, engine):
-        found["search"] = f"{engine} is not configured: {_how_to_set(lacking)}"
+        reasons["search"] = f"{engine} is not configured: {_how_to_set(lacking)}"
     if _missing(settings, "serper"):
         wanted = _how_to_set(REQUIRED["serper"])
-        found["reverse_image_search"] = f"it needs Serper, whose key is not set: {wanted}"
+        reasons["reverse_image_search"] = f"it needs Serper, whose key is not set: {wanted}"
         if engine != "searxng" or settings.searxng_url is None:
-            found["image_search"] = f"it needs Serper or SearXNG, and neither is configured: {wanted}"
+            reasons["image_search"] = f"it needs Serper or SearXNG, and neither is configured: {wanted}"
     if reason := not_installed():
-        found["visit"] = found["read"] = reason
+        reasons["visit"] = reasons["read"] = reason
     if settings.visit_method == "jina" and settings.jina_api_key is None:
         line = f"Jina Reader's key is not set: {_how_to_set(['jina_api_key'])}; or set visit_method=reader"
-        found["visit"] = found["read"] = line
-    return found
+        reasons["visit"] = reasons["read"] = line
+    return reasons
 
 
 def key_of(secret: SecretStr | None, setting: str) -> str:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Collection, Mapping
 from copy import copy
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Annotated, TypeVar
 
@@ -11,15 +12,44 @@ from pydantic import Field
 
 from agentflow.errors import CannotFork, ErrorKind, ToolFailure
 from agentflow.extras import missing_extra
+from agentflow.settings import Section
 from mcp_servers.core._backend import Backend
 from mcp_servers.core._call import CallContext, Image, Output
 from mcp_servers.core._failures import did_you_mean
 from mcp_servers.core._running import read_settings
 from mcp_servers.core._session import Session
 from mcp_servers.core._tool import tool
-from mcp_servers.world._settings import WorldSettings
 from mcp_servers.world._world import HouseholdWorld, World
 from mcp_servers.world.household import HOUSEHOLD
+
+
+class WorldSettings(Section):
+    """Settings of the world backend."""
+
+    environments: list[str] = Field(default=[HOUSEHOLD, "BabyAI-*"])
+    """Offered environments, by Gymnasium id; `*` and `?` are wildcards, except for ids that name a module
+    (`module:Name-v0`), which must be listed literally.
+    """
+    arguments: dict[str, object] = Field(default_factory=dict[str, object])
+    """Arguments for creating each environment except the household."""
+    pictures: bool = False
+    """Show a picture with each observation, if the environment can render one."""
+    env: str = HOUSEHOLD
+    """Default environment of a session."""
+    seed: int = Field(default=0, ge=0)
+    """Seed of a session's first episode; each further episode without a seed uses the next number."""
+    task: str | None = None
+    """Default kind of task; without it the seed decides."""
+    steps: int | None = Field(default=None, ge=1)
+    """Maximum number of actions; the default is the environment's own, and 100 in the household."""
+    evaluate: bool = False
+    """Offer `world_inspect`, which shows what is hidden from the agent."""
+
+    def allows(self, env: str) -> bool:
+        """Return true if the environment is offered."""
+        return env in self.environments or (
+            ":" not in env and any(fnmatchcase(env, pattern) for pattern in self.environments)
+        )
 
 
 class WorldObservation(Output):
@@ -180,7 +210,7 @@ class WorldEpisode:
 
     def __init__(self, settings: WorldSettings) -> None:
         self._settings = settings
-        self._turn = anyio.Lock()
+        self._lock = anyio.Lock()
         self._world: World | None = None
         self._env = settings.env
         self._seed = self._next_seed = settings.seed
@@ -194,19 +224,19 @@ class WorldEpisode:
         self, context: CallContext, seed: int | None, task: str | None, env: str | None
     ) -> WorldObservation:
         """Begin a new episode; omitted settings stay as before, and the seed is the next one."""
-        async with self._turn:
+        async with self._lock:
             await self._begin(seed, self._task if task is None else task, env or self._env)
             return await self._observation(context)
 
     async def observe(self, context: CallContext) -> WorldObservation:
         """Return the observation; begin an episode if there is none."""
-        async with self._turn:
+        async with self._lock:
             await self._ensure()
             return await self._observation(context)
 
     async def act(self, context: CallContext, action: str) -> WorldObservation:
         """Take an action; begin an episode if there is none."""
-        async with self._turn:
+        async with self._lock:
             await self._ensure()
             if self._done:
                 message = "world_act: the episode is over: call world_reset to begin another one."
@@ -222,7 +252,7 @@ class WorldEpisode:
 
     async def progress(self) -> WorldProgress:
         """Return the progress."""
-        async with self._turn:
+        async with self._lock:
             await self._ensure()
             task, digest = await self._in_thread(lambda world: (world.task, world.digest()))
             return WorldProgress(
@@ -239,19 +269,19 @@ class WorldEpisode:
 
     async def facts(self) -> WorldFacts:
         """Return the properties of everything."""
-        async with self._turn:
+        async with self._lock:
             await self._ensure()
-            task, found = await self._in_thread(lambda world: (world.task, world.facts()))
-            return WorldFacts(facts=found, task=task, success=bool(self._success))
+            task, properties = await self._in_thread(lambda world: (world.task, world.facts()))
+            return WorldFacts(facts=properties, task=task, success=bool(self._success))
 
     async def copy(self) -> "WorldEpisode":
         """Return an independent copy.
 
         :raises ToolFailure: `cannot_fork`, if the world can be neither copied nor repeated.
         """
-        async with self._turn:
+        async with self._lock:
             copied = copy(self)
-            copied._turn = anyio.Lock()
+            copied._lock = anyio.Lock()
             copied._history, copied._rewards = list(self._history), list(self._rewards)
             if self._world is not None:
                 try:
@@ -262,7 +292,7 @@ class WorldEpisode:
 
     async def close(self) -> None:
         """Close the world."""
-        async with self._turn:
+        async with self._lock:
             await self._replace(None)
 
     async def _ensure(self) -> None:

@@ -25,8 +25,8 @@ from mcp_servers.world._world import ActionResult, World, match_action
 AnyEnv = Env[Any, Any]
 
 GRIDS = ("BabyAI-", "MiniGrid-")
-MOST_NAMES = 200
-MOST_NUMBERS = 200
+MAX_NAMES = 200
+MAX_NUMBERS = 200
 DIGITS = 4
 NAMES: Mapping[str, Sequence[str]] = {
     "Acrobot": ("push left", "do nothing", "push right"),
@@ -240,7 +240,7 @@ def _action_names(env: AnyEnv) -> list[str]:
     documented = NAMES.get(base, ())
     if len(documented) == number:
         return list(documented)
-    return [f"action {index}" for index in range(number)] if number <= MOST_NAMES else []
+    return [f"action {index}" for index in range(number)] if number <= MAX_NAMES else []
 
 
 def _is_discrete(space: object) -> TypeGuard["spaces.Discrete[np.int64]"]:
@@ -290,7 +290,7 @@ def _from_json(space: spaces.Space[Any], action: str) -> object:
 def _tell_value(value: object) -> str:
     """Describe an observation: small arrays by their numbers, large ones by their shape."""
     if _is_array(value):
-        if value.size > MOST_NUMBERS:
+        if value.size > MAX_NUMBERS:
             return f"{value.dtype} array of shape {value.shape}"
         rounded = np.round(value.astype(np.float64), DIGITS) if value.dtype.kind == "f" else value
         return json.dumps(rounded.tolist())

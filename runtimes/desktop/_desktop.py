@@ -29,7 +29,7 @@ from runtimes._machine import Button, Screen, Window
 from runtimes._protocol import MIB, Capabilities, ExecResult, Instance, InstanceSpec, Outcome, Runtime, Stream
 from runtimes.desktop._options import BUS, DISPLAY, DesktopOptions
 from runtimes.desktop.inside._panel import PANEL
-from runtimes.desktop.inside._wire import LARGEST, Message, pack, unpack
+from runtimes.desktop.inside._wire import MAX_MESSAGE, Message, pack, unpack
 
 PROGRAMS = {"/usr/bin/Xvfb": "xvfb", "/usr/bin/openbox": "openbox", "/usr/bin/xkbcomp": "x11-xkb-utils"}
 """System programs, and the Debian packages that contain them."""
@@ -113,10 +113,10 @@ class _PendingRequest:
 class DriverClient:
     """Requests and answers. One of the waiting tasks reads for all of them."""
 
-    def __init__(self, stream: Stream, largest: int = LARGEST) -> None:
+    def __init__(self, stream: Stream, max_message: int = MAX_MESSAGE) -> None:
         self._stream = stream
         self._numbers = count(1)
-        self._frames = FrameDecoder(largest)
+        self._frames = FrameDecoder(max_message)
         self._waiting: dict[int, _PendingRequest] = {}
         self._reading = False
         self._stderr = b""
@@ -205,13 +205,13 @@ class DriverClient:
         self._frames.feed(data)
         try:
             for payload in self._frames:
-                self._take(payload)
+                self._dispatch(payload)
         except ValueError:
             # Code inside may have replaced the driver: it is no longer trusted.
             self._ended = True
             await self._stream.kill()
 
-    def _take(self, payload: bytes) -> None:
+    def _dispatch(self, payload: bytes) -> None:
         message, data = unpack(payload)
         number = message.get("id")
         waiting = self._waiting.get(number) if isinstance(number, int) else None
@@ -247,7 +247,7 @@ async def open_desktop(
     bus = {"DBUS_SESSION_BUS_ADDRESS": BUS} if options.accessibility else {"NO_AT_BRIDGE": "1"}
     panel = {PANEL: "1"} if options.panel else {}
     stream = await instance.open_stream(argv, env={"DISPLAY": DISPLAY, **bus, **panel})
-    link = DriverClient(stream, max(LARGEST, 2 * instance.spec.limits.output_bytes + MIB))
+    link = DriverClient(stream, max(MAX_MESSAGE, 2 * instance.spec.limits.output_bytes + MIB))
     try:
         with anyio.fail_after(_ANSWER_SECONDS):
             await link.start(code)

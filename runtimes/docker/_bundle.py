@@ -140,13 +140,13 @@ class BundleLauncher(ContainerLauncher):
         return program
 
     def _prepare_root(self) -> None:
-        given = self._options.rootfs
-        if given is not None:
-            if not (given / "usr").is_dir():
+        rootfs = self._options.rootfs
+        if rootfs is not None:
+            if not (rootfs / "usr").is_dir():
                 raise IsolationUnavailable(
-                    f"rootfs: {given} contains no system: unpack an image or run debootstrap there"
+                    f"rootfs: {rootfs} contains no system: unpack an image or run debootstrap there"
                 )
-            self._rootfs = str(given.resolve())
+            self._rootfs = str(rootfs.resolve())
             self.env = {}
             return
         self.root = _host_root.host_root()
@@ -220,7 +220,7 @@ def _resources(plan: ContainerPlan, cpus: float | None) -> dict[str, Any]:
 
 
 def _mounts(plan: ContainerPlan) -> list[dict[str, Any]]:
-    own = [
+    system_mounts = [
         _mount("/proc", ["nosuid", "noexec", "nodev"], "proc"),
         _mount("/dev", ["nosuid", "strictatime", "mode=755", "size=65536k"]),
         _mount("/dev/pts", ["nosuid", "noexec", "newinstance", "ptmxmode=0666", "mode=0620"], "devpts"),
@@ -236,7 +236,7 @@ def _mounts(plan: ContainerPlan) -> list[dict[str, Any]]:
     size = [f"size={plan.limits.disk_bytes}", f"nr_inodes={plan.limits.files}"]
     mounts += [_mount(path, ["nosuid", "nodev", "mode=1777", *size]) for path in WRITABLE_FOLDERS]
     # Parents first: a mount hides what was mounted below it before.
-    return own + sorted(mounts, key=lambda mount: mount["destination"].count("/"))
+    return system_mounts + sorted(mounts, key=lambda mount: mount["destination"].count("/"))
 
 
 def _mount(path: str, options: list[str], kind: str = "tmpfs") -> dict[str, Any]:

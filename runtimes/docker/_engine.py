@@ -212,9 +212,9 @@ def engine_url(socket: Path | None) -> str:
         )
     if named:
         return named
-    places = {"runtime": os.environ.get("XDG_RUNTIME_DIR", "/run"), "home": str(Path.home())}
+    folders = {"runtime": os.environ.get("XDG_RUNTIME_DIR", "/run"), "home": str(Path.home())}
     for pattern in _USUAL:
-        path = Path(pattern.format(**places))
+        path = Path(pattern.format(**folders))
         if path.is_socket():
             return f"unix://{path}"
     raise IsolationUnavailable(

@@ -201,19 +201,19 @@ class DockerRuntime:
 
     def _plan(self, name: str, socket: str, spec: InstanceSpec, image: str | None) -> ContainerPlan:
         launcher = self._launcher
-        own = [
+        agentflow_mounts = [
             ContainerMount(str(_SOURCE), f"{_paths.LIBRARY}/runtimes"),
             ContainerMount(socket, _paths.SOCKET),
         ]
         if launcher.env is not None:
-            own.append(ContainerMount(str(_INSIDE / "_shell_entry.bash"), _paths.SHELL_ENTRY))
+            agentflow_mounts.append(ContainerMount(str(_INSIDE / "_shell_entry.bash"), _paths.SHELL_ENTRY))
         return ContainerPlan(
             name=f"agentflow-{name}",
             argv=(launcher.root.python, "-I", "-c", _PROGRAM),
             env={"LANG": "C.UTF-8", "PATH": (launcher.env or {}).get("PATH", _USUAL_PATH)},
             mounts=(
                 *launcher.root.mounts,
-                *own,
+                *agentflow_mounts,
                 *(ContainerMount(path, target) for target, path in spec.mounts.items()),
             ),
             hidden=launcher.root.hidden,
@@ -236,15 +236,15 @@ def _check_mount(source: str) -> None:
     :raises IsolationUnavailable: if it has one.
     """
     try:
-        found = special_file(source)
+        special_path = special_file(source)
     except FileNotFoundError:
         # The engine reports a missing folder.
         return
     except OSError as error:
         raise IsolationUnavailable(f"can't mount {source}: {error}") from error
-    if found:
+    if special_path:
         raise IsolationUnavailable(
-            f"can't mount {source}: {found} is a socket or FIFO and would lead to the host; mount a folder without one"
+            f"can't mount {source}: {special_path} is a socket or FIFO and would lead to the host; mount a folder without one"
         )
 
 

@@ -228,7 +228,7 @@ def _as_ipv4(host: str) -> str | None:
             raise ValueError
     except ValueError:
         raise ToolFailure(ErrorKind.BAD_ARGUMENTS, f"{host!r} is not a valid address.") from None
-    value = rest + sum(number << (24 - 8 * place) for place, number in enumerate(bytes_))
+    value = rest + sum(number << (24 - 8 * index) for index, number in enumerate(bytes_))
     return str(IPv4Address(value))
 
 
@@ -277,4 +277,4 @@ async def _addresses_of(host: str, port: int, resolve: Resolve) -> list[str]:
 
 async def _ask(host: str, port: int) -> list[str]:
     answers = await anyio.getaddrinfo(host, port, type=socket.SOCK_STREAM)
-    return [str(place[0]) for *_, place in answers]
+    return [str(address[0]) for *_, address in answers]

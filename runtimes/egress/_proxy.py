@@ -45,7 +45,7 @@ _SOCKS_CODES = {ErrorKind.DENIED: _NOT_ALLOWED, ErrorKind.BUSY: _FAILED}
 _HEAD_END = b"\r\n\r\n"
 _HTTP_CODES = {ErrorKind.BAD_ARGUMENTS: 400, ErrorKind.DENIED: 403, ErrorKind.BUSY: 503}
 _HOP_BY_HOP = ("connection", "host", "keep-alive", "proxy-authorization", "proxy-connection", "te", "upgrade")
-_LONGEST_LINE = 300
+_MAX_LINE = 300
 
 Admit: TypeAlias = Callable[[str, int], None]
 """Checks a host and port before the name is resolved; raises `ToolFailure` for those that may not be reached."""
@@ -121,7 +121,7 @@ def _http_refusal(failure: ToolFailure) -> bytes:
     """Return an HTTP response with the failure's line as reason, which most programs show, and as body."""
     code = _HTTP_CODES.get(failure.kind, 502)
     text = "".join(letter if letter.isascii() and letter.isprintable() else "?" for letter in failure.message)
-    line = text[:_LONGEST_LINE]
+    line = text[:_MAX_LINE]
     body = f"agentflow: {line}\n"
     head = f"HTTP/1.1 {code} {line}\r\nContent-Type: text/plain\r\nContent-Length: {len(body)}\r\nConnection: close"
     return f"{head}\r\n\r\n{body}".encode("ascii")
@@ -144,17 +144,17 @@ def _parse_http(head: bytes) -> ProxyRequest:
         raise ToolFailure(
             ErrorKind.BAD_ARGUMENTS, "this is a proxy: requests need http:// and a host, or CONNECT."
         )
-    place = http_target(target)
+    address = http_target(target)
     return ProxyRequest(
-        place.host, place.port, b"", _direct_head(method, target, place, headers), _http_refusal
+        address.host, address.port, b"", _direct_head(method, target, address, headers), _http_refusal
     )
 
 
-def _direct_head(method: str, target: str, place: Target, headers: list[str]) -> bytes:
+def _direct_head(method: str, target: str, address: Target, headers: list[str]) -> bytes:
     """Return the head of a request as a server expects it. Each connection carries one request, for the checked host only."""
     url = urlsplit(target)
     path = (url.path or "/") + (f"?{url.query}" if url.query else "")
-    host = f"[{place.host}]" if ":" in place.host else place.host
+    host = f"[{address.host}]" if ":" in address.host else address.host
     kept: list[str] = []
     for header in headers:
         name = header.partition(":")[0]
@@ -167,7 +167,7 @@ def _direct_head(method: str, target: str, place: Target, headers: list[str]) ->
             raise ToolFailure(ErrorKind.BAD_ARGUMENTS, "the request has an invalid header.")
         if name.lower() not in _HOP_BY_HOP:
             kept.append(header)
-    port = "" if place.port == PORTS["http"] else f":{place.port}"
+    port = "" if address.port == PORTS["http"] else f":{address.port}"
     lines = [f"{method} {path} HTTP/1.1", f"Host: {host}{port}", *kept, "Connection: close"]
     return ("\r\n".join(lines) + "\r\n\r\n").encode("latin-1")
 

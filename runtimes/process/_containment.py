@@ -100,5 +100,8 @@ CONTAINMENT: Final[tuple[ContainmentPromise, ...]] = (
 def containment_table() -> str:
     """Return the table of promises and missing mechanisms as Markdown, as in docs/security.md."""
     head = ["Promise", *LACKS.values()]
-    rows = [[f"`{one.name}`: {one.text}", *(one.cell(lack) for lack in LACKS)] for one in CONTAINMENT]
+    rows = [
+        [f"`{promise.name}`: {promise.text}", *(promise.cell(lack) for lack in LACKS)]
+        for promise in CONTAINMENT
+    ]
     return "\n".join(f"| {' | '.join(row)} |" for row in [head, ["---"] * len(head), *rows])

@@ -24,13 +24,13 @@ def font_list() -> Path | None:
     try:
         version = importlib.metadata.version("matplotlib")
         folder = _cache_folder(version)
-        if not (found := sorted(folder.glob(_PATTERN))):
+        if not (lists := sorted(folder.glob(_PATTERN))):
             _make(folder)
-            found = sorted(folder.glob(_PATTERN))
+            lists = sorted(folder.glob(_PATTERN))
     except (importlib.metadata.PackageNotFoundError, OSError, RuntimeError, subprocess.SubprocessError):
         # Without matplotlib, a home, or room in it: then sandboxes make their own lists.
         return None
-    return found[-1] if found else None
+    return lists[-1] if lists else None
 
 
 def _cache_folder(version: str) -> Path:

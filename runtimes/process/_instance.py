@@ -131,8 +131,8 @@ class ProcessInstance(WorkspaceFiles):
         super().__init__(client, name, spec)
         self._instances = instances
         self._network = network or InstanceNetwork(None)
-        own = {"MPLCONFIGDIR": MATPLOTLIB_FOLDER, **self._network.environment(), **spec.env}
-        self._env = environment(own) if env is None else dict(env)
+        variables = {"MPLCONFIGDIR": MATPLOTLIB_FOLDER, **self._network.environment(), **spec.env}
+        self._env = environment(variables) if env is None else dict(env)
         self._python = PythonSession(client, name, spec.limits, self._env)
         self._shell = ShellSession(client, name, spec.limits, self._env)
         self._hits = LimitCounters({})

@@ -232,14 +232,14 @@ def wire_limits(limits: Limits, *, proxy_port: int = 0) -> dict[str, Any]:
 
 
 def _lacks(facts: dict[str, Any]) -> frozenset[Lack]:
-    found: dict[Lack, bool] = {
+    missing_by_lack: dict[Lack, bool] = {
         "landlock": not facts["landlock"],
         "cgroups": not facts["grouped"],
         "cpu-cgroup": not facts["shares_cpu"],
         "autogroup": not facts["shares_cpu"] and _autogroup(),
         "id-range": facts["single_user"],
     }
-    return frozenset(lack for lack, missing in found.items() if missing)
+    return frozenset(lack for lack, missing in missing_by_lack.items() if missing)
 
 
 def _autogroup() -> bool:
@@ -260,9 +260,9 @@ def _capabilities(facts: dict[str, Any]) -> Capabilities:
             "(systemd-run --user --scope -p Delegate=yes COMMAND)"
         )
     if not facts["shares_cpu"]:
-        each = "command" if _autogroup() else "process"
+        unit = "command" if _autogroup() else "process"
         notes.append(
-            f"no cgroup limits the CPU: each {each} in a sandbox has the share of a program of the host, "
+            f"no cgroup limits the CPU: each {unit} in a sandbox has the share of a program of the host, "
             "so that many slow the server down; run as root, or in a cgroup with the controller cpu delegated"
         )
     if not facts["watches_limited"]:

@@ -321,8 +321,8 @@ def _windows(lines: str) -> list[Window]:
     for line in lines.splitlines():
         focused, x, y, width, height, application, title = (line.split("\t", 6) + [""] * 7)[:7]
         try:
-            place = int(x), int(y), int(width), int(height)
+            bounds = int(x), int(y), int(width), int(height)
         except ValueError:
             raise RuntimeFailure(f"the guest's list of windows is malformed: {line[:80]!r}") from None
-        windows.append(Window(title, application, *place, focused=focused == "1"))
+        windows.append(Window(title, application, *bounds, focused=focused == "1"))
     return windows

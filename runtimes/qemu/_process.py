@@ -19,8 +19,8 @@ from runtimes._protocol import ExecResult, Outcome
 from runtimes.qemu._qmp import QmpClient
 from runtimes.qemu._sandbox import QemuSandbox, system_call_filter
 
-LONGEST_SCRIPT = 65_536
-_LONGEST_ANSWER = 128 << 20
+MAX_SCRIPT = 65_536
+_MAX_ANSWER = 128 << 20
 _GRACE = 20.0
 _KILLED = 137
 _IS_MISSING, _IS_NO_FILE = 66, 67
@@ -38,7 +38,7 @@ class GuestShell:
 
     async def open(self) -> None:
         """Take over the connection."""
-        self._streams = await asyncio.open_connection(sock=self._sock, limit=_LONGEST_ANSWER)
+        self._streams = await asyncio.open_connection(sock=self._sock, limit=_MAX_ANSWER)
 
     async def ready(self) -> None:
         """Wait until the guest reports that it has booted."""
@@ -73,8 +73,8 @@ class GuestShell:
 
     async def _script(self, script: str, timeout: float) -> ExecResult:
         text = base64.b64encode(script.encode("utf-8", "surrogateescape"))
-        if len(text) > LONGEST_SCRIPT:
-            raise ValueError(f"a command is limited to {LONGEST_SCRIPT * 3 // 4} bytes")
+        if len(text) > MAX_SCRIPT:
+            raise ValueError(f"a command is limited to {MAX_SCRIPT * 3 // 4} bytes")
         async with self.lock:
             self._number += 1
             number = b"%d" % self._number
@@ -130,7 +130,7 @@ def _result(line: bytes) -> ExecResult:
     )
 
 
-_LONGEST_COMPLAINT = 4096
+_MAX_COMPLAINT = 4096
 _FASTEST = 1 << 36
 _GREETING_SECONDS = 30.0
 
@@ -162,7 +162,7 @@ async def spawn(
 def last_error_line(errors: int) -> str:
     """Return the last line that a program wrote to its standard error."""
     end = os.lseek(errors, 0, os.SEEK_END)
-    text = os.pread(errors, _LONGEST_COMPLAINT, max(0, end - _LONGEST_COMPLAINT)).decode(errors="replace")
+    text = os.pread(errors, _MAX_COMPLAINT, max(0, end - _MAX_COMPLAINT)).decode(errors="replace")
     lines = [
         line.strip() for line in text.splitlines() if line.strip() and "terminating on signal" not in line
     ]
@@ -201,8 +201,8 @@ class Qemu:
             ours.setblocking(False)
         errors = os.open(tempfile.gettempdir(), os.O_TMPFILE | os.O_RDWR | os.O_APPEND | os.O_CLOEXEC, 0o600)
         try:
-            own = its_commands.fileno(), its_port.fileno()
-            process = await spawn(sandbox, program(*own), [*own, *fds], errors)
+            descriptors = its_commands.fileno(), its_port.fileno()
+            process = await spawn(sandbox, program(*descriptors), [*descriptors, *fds], errors)
         except BaseException:
             commands.close()
             port.close()

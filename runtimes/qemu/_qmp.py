@@ -11,7 +11,7 @@ import anyio
 from agentflow.errors import InstanceGone, RuntimeFailure
 from runtimes._framing import LineDecoder, decode_object
 
-_LONGEST = 1 << 20
+_MAX_LINE = 1 << 20
 _TIMEOUT_SECONDS = 60.0
 
 
@@ -24,7 +24,7 @@ class QmpClient(asyncio.Protocol):
 
     def __init__(self, sock: socket.socket) -> None:
         self._sock = sock
-        self._lines = LineDecoder(_LONGEST)
+        self._lines = LineDecoder(_MAX_LINE)
         self._next = 0
         self._greeted: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._replies: dict[int, asyncio.Future[Any]] = {}

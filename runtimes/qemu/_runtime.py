@@ -39,7 +39,7 @@ class QemuRuntime:
         self._image = load_image(settings.image)
         self.folder = Path()
         """Directory of its machines' disks, while it is entered."""
-        self._inside = False
+        self._entered = False
         self._kvm: bool | None = None
         self._notes: tuple[str, ...] = ()
         self._state: _saved_states.SavedState | None = None
@@ -53,12 +53,12 @@ class QemuRuntime:
         _sandbox.require()
         self.folder = Path(_server_folder.parent_folder(), secrets.token_hex(6))
         await anyio.to_thread.run_sync(_server_folder.claim, str(self.folder))
-        self._inside = True
+        self._entered = True
         await self._pool.__aenter__()
         return self
 
     async def __aexit__(self, *exc: object) -> None:
-        self._inside = False
+        self._entered = False
         try:
             await self._pool.__aexit__(*exc)
         finally:
@@ -80,7 +80,7 @@ class QemuRuntime:
     @property
     def alive(self) -> bool:
         """True while it is entered."""
-        return self._inside
+        return self._entered
 
     async def warmup(self) -> None:
         """Load the saved state, booting the image if necessary, and fill the pool."""
@@ -164,7 +164,7 @@ class QemuRuntime:
         self, state: _saved_states.SavedState, disk: Path, devices: int, *, is_fork: bool
     ) -> QemuMachine:
         """Start a paused machine from a state, which for a fork has changes of the memory."""
-        if not self._inside:
+        if not self._entered:
             raise RuntimeFailure("the runtime is not started: use `async with`")
         if self._machine_count >= self._settings.machines:
             raise RuntimeFailure(
@@ -191,9 +191,9 @@ class QemuRuntime:
         user = user_for(secrets.randbits(24))
         read, write = _saved_states.image_files(self._image), dict[str, Path]()
         if self._image.disk is not None:
-            own = self._disk_of(name)
-            await anyio.to_thread.run_sync(_copy_disk, disk, own, user)
-            read[SAVED_DISK], write[DISK] = state.disk, own
+            machine_disk = self._disk_of(name)
+            await anyio.to_thread.run_sync(_copy_disk, disk, machine_disk, user)
+            read[SAVED_DISK], write[DISK] = state.disk, machine_disk
         kvm = bool(self._kvm)
         sandbox = QemuSandbox(
             user=user,
@@ -285,7 +285,7 @@ def _is_guest() -> bool:
 async def _boots(settings: QemuSettings, image: BootImage, user: int | None) -> bool:
     """Return true if the guest's init process writes to its serial port."""
     files = {KERNEL: image.kernel, INITRD: image.initrd}
-    read = {inside: path for inside, path in files.items() if path is not None}
+    read = {name: path for name, path in files.items() if path is not None}
     sandbox = QemuSandbox(user=user, read=read, memory_bytes=settings.memory_mib << 20, kvm=True)
     ours, its = socket.socketpair()
     ours.setblocking(False)

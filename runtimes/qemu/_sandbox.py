@@ -84,10 +84,10 @@ class QemuSandbox:
                 words += ["--symlink", os.readlink(f"/{name}"), f"/{name}"]
             elif os.path.isdir(f"/{name}"):
                 words += ["--ro-bind", f"/{name}", f"/{name}"]
-        for inside, outside in self.read.items():
-            words += ["--ro-bind", str(outside), inside]
-        for inside, outside in self.write.items():
-            words += ["--bind", str(outside), inside]
+        for target, source in self.read.items():
+            words += ["--ro-bind", str(source), target]
+        for target, source in self.write.items():
+            words += ["--bind", str(source), target]
         if self.kvm:
             words += ["--dev-bind", "/dev/kvm", "/dev/kvm"]
         words += ["--remount-ro", "/", "--chdir", "/", "--seccomp", str(filter_fd), "--cap-drop", "ALL"]

@@ -28,7 +28,7 @@ from runtimes.qemu._settings import QemuSettings
 MIB = 1 << 20
 _LOOK_SECONDS = 0.25
 _SETTLE_SECONDS = 0.5
-_SETTLE_MOST = 10.0
+_MAX_SETTLE_SECONDS = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ class SavedState:
 def image_files(image: BootImage) -> dict[str, Path]:
     """Return the files of an image by their names in the sandbox."""
     named = {KERNEL: image.kernel, INITRD: image.initrd, BASE: image.disk}
-    return {inside: path for inside, path in named.items() if path is not None}
+    return {name: path for name, path in named.items() if path is not None}
 
 
 def file_bytes(settings: QemuSettings) -> int:
@@ -188,7 +188,7 @@ async def _make_disk(
     base: Path,
     base_inside: str,
     base_format: str,
-    inside: str,
+    target: str,
     path: Path,
     *,
     also: dict[str, Path] | None = None,
@@ -197,10 +197,10 @@ async def _make_disk(
     os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
     if user is not None:
         os.chown(path, user, user)
-    sandbox = QemuSandbox(user=user, read={base_inside: base, **(also or {})}, write={inside: path})
+    sandbox = QemuSandbox(user=user, read={base_inside: base, **(also or {})}, write={target: path})
     errors = os.memfd_create("errors", os.MFD_CLOEXEC)
     try:
-        words = ["qemu-img", "create", "-q", "-f", "qcow2", "-F", base_format, "-b", base_inside, inside]
+        words = ["qemu-img", "create", "-q", "-f", "qcow2", "-F", base_format, "-b", base_inside, target]
         process = await spawn(sandbox, words, [], errors)
         try:
             code = await process.wait()
@@ -223,7 +223,7 @@ async def _wait_booted(qemu: Qemu, settings: QemuSettings, image: BootImage) -> 
         with anyio.fail_after(settings.boot_seconds):
             if image.door:
                 await qemu.door.ready()
-                with anyio.move_on_after(_SETTLE_MOST):
+                with anyio.move_on_after(_MAX_SETTLE_SECONDS):
                     await _still(screen, _SETTLE_SECONDS)
             else:
                 await _still(screen, settings.still_seconds)

@@ -10,8 +10,8 @@ from agentflow.errors import RuntimeFailure
 from runtimes._machine import Screen
 from runtimes.qemu._qmp import QmpClient
 
-_LARGEST = 8192
-_LARGEST_FILE = 256 << 20
+_MAX_SIDE = 8192
+_MAX_FILE = 256 << 20
 _BLINKING = 0.05
 
 
@@ -22,7 +22,7 @@ class ScreenReader:
         self._qmp = qmp
         self._file = os.memfd_create("screen", os.MFD_CLOEXEC)
         self._writable = os.open(f"/proc/self/fd/{self._file}", os.O_WRONLY | os.O_CLOEXEC)
-        self._known = False
+        self._registered = False
         self.lock = anyio.Lock()
         """Held while a screenshot is taken."""
 
@@ -32,12 +32,12 @@ class ScreenReader:
             # No other screenshot may start before QEMU has written this one completely.
             with anyio.CancelScope(shield=True):
                 await self._write()
-            return os.pread(self._file, min(os.fstat(self._file).st_size, _LARGEST_FILE), 0)
+            return os.pread(self._file, min(os.fstat(self._file).st_size, _MAX_FILE), 0)
 
     async def _write(self) -> None:
-        if not self._known:
+        if not self._registered:
             await self._qmp.execute("add-fd", fds=[self._writable], fdset_id=1)
-            self._known = True
+            self._registered = True
         os.ftruncate(self._file, 0)
         os.lseek(self._writable, 0, os.SEEK_SET)
         await self._qmp.execute("screendump", filename="/dev/fdset/1", format="ppm")
@@ -59,7 +59,7 @@ def size_of(ppm: bytes) -> tuple[int, int]:
     if len(parts) != 4 or parts[0] != b"P6" or not all(part.isdigit() for part in parts[1:3]):
         raise RuntimeFailure("QEMU returned no screenshot")
     width, height = int(parts[1]), int(parts[2])
-    if not (0 < width <= _LARGEST and 0 < height <= _LARGEST) or len(ppm) < width * height * 3:
+    if not (0 < width <= _MAX_SIDE and 0 < height <= _MAX_SIDE) or len(ppm) < width * height * 3:
         raise RuntimeFailure("QEMU returned an incomplete screenshot")
     return width, height
 

@@ -30,8 +30,8 @@ _WAIT_SECONDS = 20.0
 _GRACE_SECONDS = 40.0
 _END_SECONDS = 30.0
 _TRIES = 3
-_LARGEST_REPLY = 160 << 20
-_LIMITS = JsonLimits(max_bytes=_LARGEST_REPLY, max_values=6_000_000)
+_MAX_REPLY = 160 << 20
+_LIMITS = JsonLimits(max_bytes=_MAX_REPLY, max_values=6_000_000)
 
 
 class RemoteOutput(msgspec.Struct, frozen=True, array_like=True):
@@ -162,7 +162,7 @@ class SandboxCalls:
         if not text.startswith("@"):
             return base64.b64decode(text, validate=True)
         path, _, size = text[1:].partition(" ")
-        if os.path.dirname(path) != SPOOL or not size.isdecimal() or int(size) > _LARGEST_REPLY:
+        if os.path.dirname(path) != SPOOL or not size.isdecimal() or int(size) > _MAX_REPLY:
             raise ValueError("its file is not one of the spool, or too large")
         data = await self.sandbox.download(path)
         await self.program("drop", path, _END_SECONDS)

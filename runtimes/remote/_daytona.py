@@ -228,17 +228,17 @@ class DaytonaService(SandboxService):
 
     async def servers(self, realm: str) -> dict[str, str]:
         """Return the sandboxes of a realm."""
-        found: dict[str, str] = {}
+        server_of_sandbox: dict[str, str] = {}
         cursor: str | None = None
         while True:
             async with _errors():
                 page = await self._api.list_sandboxes(cursor=cursor, labels=json.dumps({REALM_LABEL: realm}))
             for sandbox in page.items:
                 if sandbox.labels.get(REALM_LABEL) == realm:
-                    found[sandbox.id] = sandbox.labels.get(SERVER_LABEL, "")
+                    server_of_sandbox[sandbox.id] = sandbox.labels.get(SERVER_LABEL, "")
             cursor = page.next_cursor
             if not cursor:
-                return found
+                return server_of_sandbox
 
     async def set_end(self, sandbox_id: str, seconds: int) -> None:
         """Set the time until Daytona deletes a sandbox."""

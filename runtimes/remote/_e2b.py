@@ -124,14 +124,14 @@ class E2bService(SandboxService):
 
     async def servers(self, realm: str) -> dict[str, str]:
         """Return the sandboxes of a realm."""
-        found: dict[str, str] = {}
+        server_of_sandbox: dict[str, str] = {}
         async with _errors():
             pages = AsyncSandbox.list(SandboxQuery(metadata={REALM_LABEL: realm}))
             while pages.has_next:
                 for info in await pages.next_items():
                     if info.metadata.get(REALM_LABEL) == realm:
-                        found[info.sandbox_id] = info.metadata.get(SERVER_LABEL, "")
-        return found
+                        server_of_sandbox[info.sandbox_id] = info.metadata.get(SERVER_LABEL, "")
+        return server_of_sandbox
 
     async def end(self, sandbox_id: str) -> None:
         """Kill a sandbox."""

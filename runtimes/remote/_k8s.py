@@ -166,14 +166,14 @@ class KubernetesService(SandboxService):
 
     async def servers(self, realm: str) -> dict[str, str]:
         """Return the claims of a realm."""
-        found: dict[str, str] = {}
+        server_of_claim: dict[str, str] = {}
         space = self._options.namespace
         async with _errors():
             for name in await self._open_client.list_all_sandboxes(space, f"{REALM_LABEL}={realm}"):
                 claim = await self._open_client.k8s_helper.get_sandbox_claim(name, space)
                 if claim is not None:
-                    found[name] = str(claim["metadata"].get("labels", {}).get(SERVER_LABEL, ""))
-        return found
+                    server_of_claim[name] = str(claim["metadata"].get("labels", {}).get(SERVER_LABEL, ""))
+        return server_of_claim
 
     async def set_end(self, claim: str, seconds: int) -> None:
         """Set the time at which the controller deletes a claim."""

@@ -25,7 +25,7 @@ from runtimes.remote._service import (
 _KEY = "MODAL_TOKEN_SECRET"
 _KEY_ID = "MODAL_TOKEN_ID"
 _APP = "agentflow"
-_LONGEST_SECONDS: Final = 24 * 3600
+_MAX_SECONDS: Final = 24 * 3600
 """Modal's maximum lifetime of a sandbox."""
 _CHUNK: Final = 1 << 20
 
@@ -127,11 +127,11 @@ class ModalService(SandboxService):
             async with _errors():
                 sandbox = await _create.aio(
                     "sleep",
-                    str(_LONGEST_SECONDS),
+                    str(_MAX_SECONDS),
                     app=self._app,
                     image=None if template is None else _registry_image(template),
                     tags=dict(labels),
-                    timeout=_LONGEST_SECONDS,
+                    timeout=_MAX_SECONDS,
                     idle_timeout=self._options.lifetime,
                     block_network=not self._options.internet,
                     client=self._client,
@@ -143,15 +143,17 @@ class ModalService(SandboxService):
 
     async def servers(self, realm: str) -> dict[str, str]:
         """Return the running sandboxes of a realm."""
-        found: dict[str, str] = {}
+        server_of_sandbox: dict[str, str] = {}
         app_id = None if self._app is None else self._app.app_id
         async with _errors():
             listed = modal.Sandbox.list.aio(app_id=app_id, tags={REALM_LABEL: realm}, client=self._client)
             async for sandbox in listed:
                 # It may have ended since.
                 with suppress(NotFoundError):
-                    found[sandbox.object_id] = (await sandbox.get_tags.aio()).get(SERVER_LABEL, "")
-        return found
+                    server_of_sandbox[sandbox.object_id] = (await sandbox.get_tags.aio()).get(
+                        SERVER_LABEL, ""
+                    )
+        return server_of_sandbox
 
     async def end(self, sandbox_id: str) -> None:
         """Terminate a sandbox."""

@@ -195,8 +195,8 @@ class RemoteRuntime:
         """
         seconds = self._options.start_seconds
         archive = await calls.sandbox.upload(_ARCHIVE, await anyio.to_thread.run_sync(bundle))
-        found = (await calls.sandbox.command(unpack_command(archive), seconds)).strip()
-        if found != b"True":
+        supported = (await calls.sandbox.command(unpack_command(archive), seconds)).strip()
+        if supported != b"True":
             raise IsolationUnavailable(
                 f"{self._name}: the sandbox needs bash and python3, 3.11 or newer: choose another template"
             )

@@ -122,7 +122,7 @@ class SandboxService(ABC):
         """Close all connections."""
 
 
-_MOST_CHARACTERS = 300
+_MAX_CHARACTERS = 300
 
 
 def one_line(text: str, *secrets: str) -> str:
@@ -131,7 +131,7 @@ def one_line(text: str, *secrets: str) -> str:
         value = os.environ.get(name)
         if value:
             text = text.replace(value, f"${name}")
-    return printable(" ".join(text[: 100 * _MOST_CHARACTERS].split()))[:_MOST_CHARACTERS] or "no reason given"
+    return printable(" ".join(text[: 100 * _MAX_CHARACTERS].split()))[:_MAX_CHARACTERS] or "no reason given"
 
 
 @asynccontextmanager

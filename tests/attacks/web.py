@@ -69,10 +69,10 @@ async def open_in_browser(browsing: Browsing, table: Iterable[Attack]) -> dict[s
     """Open each address in a browser that may visit one site; return the outcomes by id."""
     seen: dict[str, str] = {}
     for attack in table:
-        asked = len(browsing.site.asked)
+        asked = len(browsing.site.requests)
         result = await browsing.call("navigate", url=attack.code)
         outcome = "opened" if result.error is None else result.error.kind.value
-        seen[attack.id] = f"{outcome}; dialled {len(browsing.site.asked) - asked}"
+        seen[attack.id] = f"{outcome}; dialled {len(browsing.site.requests) - asked}"
     return seen
 
 

@@ -18,7 +18,7 @@ async def url(anyio_backend: Literal["asyncio"]) -> AsyncGenerator[str]:
     # Sandboxes with normal priority, and a client that has told us that it accepts events of any size.
     words += ["runtime={name: process, idle: false}", "client_profiles={unlimited: {event_bytes: null}}"]
     async with program(*words) as server:
-        said = await server.said()
+        said = await server.next_line()
         found = re.search(r"http://\S+", said)
         assert found is not None, said
         yield found[0]

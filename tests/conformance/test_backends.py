@@ -48,7 +48,7 @@ NEED_A_FIXTURE = {"sep-2575-server-rejects-undeclared-capability", "sep-2575-mis
 
 async def address(running: Program) -> str:
     """Return the URL that the server prints, without its path."""
-    while "serving" not in (line := await running.said()):
+    while "serving" not in (line := await running.next_line()):
         continue
     return line.split()[-1].removesuffix("/mcp")
 

@@ -37,16 +37,16 @@ class Balanced:
         """Return how many calls of a tool a server has answered."""
         async with httpx2.AsyncClient(headers={"authorization": f"Bearer {TOKEN}"}) as http:
             text = (await http.get(self.servers[name].replace("/mcp", "/metrics"))).text
-        found = re.findall(rf'^agentflow_calls_total{{tool="{tool}".*}} (\d+)$', text, re.MULTILINE)
-        return sum(map(int, found))
+        counts = re.findall(rf'^agentflow_calls_total{{tool="{tool}".*}} (\d+)$', text, re.MULTILINE)
+        return sum(map(int, counts))
 
 
 def free_ports(count: int) -> list[int]:
     """Return ports that nothing listens on."""
     sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
-    ports = [one.getsockname()[1] for one in sockets]
-    for one in sockets:
-        one.close()
+    ports = [sock.getsockname()[1] for sock in sockets]
+    for sock in sockets:
+        sock.close()
     return ports
 
 
@@ -73,7 +73,7 @@ async def balanced(*backends: str) -> AsyncGenerator[Balanced]:
                     environment={"AGENTFLOW_SERVER_TOKEN": TOKEN},
                 )
             )
-        servers = {name: await address(one) for name, one in running.items()}
+        servers = {name: await address(server) for name, server in running.items()}
         environment = {
             **os.environ,
             "AGENTFLOW_BIND": f"127.0.0.1:{balancer}",

@@ -211,9 +211,9 @@ class Discoverer(Backend):
     def find(self, word: str) -> None:
         """Replace the tools by one of that name."""
 
-        async def say() -> str:
+        async def repeat() -> str:
             """Say the word."""
             return word
 
-        found = Tool.of(say, backend=self.name, verb=word)
-        self._tools = (replace(found, verb=f"place.{word}", called=f"found_place_{word}"),)
+        repeating = Tool.of(repeat, backend=self.name, verb=word)
+        self._tools = (replace(repeating, verb=f"place.{word}", called=f"found_place_{word}"),)

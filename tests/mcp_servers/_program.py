@@ -38,7 +38,7 @@ class Program:
         line = await self.stdout.receive_until(b"\n", 10_000_000)
         return cast("dict[str, object]", json.loads(line))
 
-    async def said(self) -> str:
+    async def next_line(self) -> str:
         """Read the next line of standard error."""
         return (await self.stderr.receive_until(b"\n", 100_000)).decode()
 

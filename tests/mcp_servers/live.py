@@ -71,10 +71,12 @@ async def runtime(anyio_backend: Literal["asyncio"]) -> AsyncGenerator[Runtime]:
 
 @pytest.fixture
 async def live(runtime: Runtime) -> AsyncGenerator[Live]:
-    async def given() -> Runtime:
+    async def get_runtime() -> Runtime:
         return runtime
 
     spec = InstanceSpec(limits=Limits(wall_seconds=30))
-    async with ToolTable([BashBackend(), CodeBackend(), FilesBackend()], runtime=given, spec=spec) as table:
+    async with ToolTable(
+        [BashBackend(), CodeBackend(), FilesBackend()], runtime=get_runtime, spec=spec
+    ) as table:
         started = await table.call("session_start")
         yield Live(table, str(started.data["session"]))

@@ -43,17 +43,17 @@ async def test_a_tool_lists_its_limits_practices_and_examples() -> None:
     async with Sandbox(backends=[Lamps()]) as sandbox, ToolTable([Lamps()]) as table:
         here = await sandbox.tools("lamps")
         async with Client(McpAdapter(table, principal=lambda _: LOCAL).server()) as client:
-            metas = {one.name: one.meta or {} for one in (await client.list_tools()).tools}
+            metas = {entry.name: entry.meta or {} for entry in (await client.list_tools()).tools}
         async with (
             serving(table, HttpOptions(port=0)) as server,
             Sandbox(server.url.removesuffix("/mcp")) as remote,
         ):
             there = await remote.tools("lamps")
-    for found in (here, there):
-        find, count = found
+    for tools in (here, there):
+        find, count = tools
         assert find.limits == ("It knows no candles.",)
         assert find.practices == ("Name the lamp.",)
-        assert [dict(each) for each in find.examples] == [{"lamp": "the Long Light"}]
+        assert [dict(example) for example in find.examples] == [{"lamp": "the Long Light"}]
         assert (count.limits, count.practices, count.examples) == ((), (), ())
     assert CARD_KEY in metas["lamps_find"]
     assert CARD_KEY not in metas["lamps_count"]
@@ -65,9 +65,9 @@ def test_every_tool_of_a_backend_has_a_short_card(name: str) -> None:
     backend = load_backend(name)
     assert backend.cards is not None
     assert tomllib.loads(backend.cards.read_text()).keys() == {tool.verb for tool in backend.tools}
-    for each in backend.tools:
-        assert each.limits and each.practices, each.name
-        for line in (*each.limits, *each.practices):
+    for entry in backend.tools:
+        assert entry.limits and entry.practices, entry.name
+        for line in (*entry.limits, *entry.practices):
             assert line.endswith(".") and len(line) <= 120, line
 
 

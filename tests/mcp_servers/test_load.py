@@ -42,25 +42,25 @@ class Slow(Backend):
     description = "Waits."
 
     def __init__(self) -> None:
-        self.inside = 0
+        self.running = 0
         self.let_go = anyio.Event()
         self._all_here = anyio.Event()
 
     @tool(read_only=True)
     async def meet(self) -> Met:
         """Wait until eight calls run: sequential calls never finish."""
-        self.inside += 1
-        if self.inside == AT_ONCE:
+        self.running += 1
+        if self.running == AT_ONCE:
             self._all_here.set()
         await self._all_here.wait()
-        return Met(number=self.inside)
+        return Met(number=self.running)
 
     @tool(read_only=True)
     async def hold(self) -> Met:
         """Wait until released."""
-        self.inside += 1
+        self.running += 1
         await self.let_go.wait()
-        return Met(number=self.inside)
+        return Met(number=self.running)
 
 
 @asynccontextmanager
@@ -99,7 +99,7 @@ async def test_slow_calls_on_one_backend_run_concurrently() -> None:
 async def test_a_blocked_backend_without_free_slots_delays_no_other() -> None:
     slow, answers = Slow(), 0
 
-    async def hold(http: httpx2.AsyncClient, url: str) -> None:
+    async def call(http: httpx2.AsyncClient, url: str) -> None:
         nonlocal answers
         assert (await post(http, url, calling("slow_hold"))).status_code == 200
         answers += 1
@@ -107,12 +107,12 @@ async def test_a_blocked_backend_without_free_slots_delays_no_other() -> None:
     with anyio.fail_after(60):
         async with slow_server(slow, 2) as (url, http), anyio.create_task_group() as group:
             for _ in range(AT_ONCE):
-                group.start_soon(hold, http, url)
-            while slow.inside < 2:
+                group.start_soon(call, http, url)
+            while slow.running < 2:
                 await anyio.lowlevel.checkpoint()
             for _ in range(50):
                 assert (await post(http, url, ECHO)).json()["result"]["structuredContent"] == {"text": "x"}
-            assert (slow.inside, answers) == (2, 0)
+            assert (slow.running, answers) == (2, 0)
             slow.let_go.set()
     assert answers == AT_ONCE
 
@@ -145,9 +145,9 @@ async def figures(url: str) -> tuple[int, int]:
     async with httpx2.AsyncClient(timeout=60) as http:
         while True:
             answer = await http.get(url.replace("/mcp", "/metrics"), headers={"Authorization": "Bearer t"})
-            found: dict[str, str] = dict(re.findall(r"^(\w+) (\S+)$", answer.text, re.MULTILINE))
-            if found["agentflow_sessions"] == "0":
-                return int(found["process_resident_memory_bytes"]), int(found["process_open_fds"])
+            samples: dict[str, str] = dict(re.findall(r"^(\w+) (\S+)$", answer.text, re.MULTILINE))
+            if samples["agentflow_sessions"] == "0":
+                return int(samples["process_resident_memory_bytes"]), int(samples["process_open_fds"])
 
 
 async def mixed_load(rounds: int, seconds: float) -> None:

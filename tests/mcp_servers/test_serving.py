@@ -34,11 +34,11 @@ class Slow(Backend):
     description = "Slow."
 
     def __init__(self) -> None:
-        self.go_on = anyio.Event()
+        self.resume = anyio.Event()
         self.warm = anyio.Event()
 
     async def warmup(self) -> None:
-        await self.go_on.wait()
+        await self.resume.wait()
         self.warm.set()
 
 
@@ -139,7 +139,7 @@ async def test_a_server_answers_during_warmup_and_reports_the_pending_backends(
             assert (await client.call_tool("counter_echo", {"text": "x"})).structured_content == {"text": "x"}
         assert (await http.get(f"{origin(server)}/ready")).json()["waiting_for"] == ["slow"]
         assert not ready.is_set()
-        slow.go_on.set()
+        slow.resume.set()
         with anyio.fail_after(60):
             await ready.wait()
         assert (await http.get(f"{origin(server)}/ready")).json() == {"ready": True}
@@ -174,7 +174,7 @@ async def test_calls_and_refusals_are_readable_with_a_token(
         await bob.call_tool("session_start", {})
         await bob.call_tool("no_such_tool", {})
     assert (await http.get(f"{origin(scoped)}/metrics")).status_code == 401
-    told = (await http.get(f"{origin(scoped)}/metrics", headers=BOB)).text
+    text = (await http.get(f"{origin(scoped)}/metrics", headers=BOB)).text
     for line in (
         'agentflow_calls_total{tool="second_echo",outcome="ok"} 1',
         'agentflow_calls_total{tool="counter_echo",outcome="denied"} 1',
@@ -183,9 +183,9 @@ async def test_calls_and_refusals_are_readable_with_a_token(
         "agentflow_sessions 1",
         "# TYPE agentflow_call_seconds histogram",
     ):
-        assert line in told.splitlines()
-    assert "no_such_tool" not in told
-    assert "token-of" not in told
+        assert line in text.splitlines()
+    assert "no_such_tool" not in text
+    assert "token-of" not in text
 
 
 @pytest.mark.promise("mcp:http:metrics")

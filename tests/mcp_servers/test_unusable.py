@@ -53,11 +53,11 @@ async def test_a_call_of_an_unusable_tool_is_refused_with_the_fix() -> None:
 async def test_every_entry_point_reports_an_unusable_tool_before_a_call() -> None:
     async with ToolTable([News()]) as table:
         async with Client(McpAdapter(table, principal=lambda _: LOCAL).server()) as client:
-            metas = {one.name: one.meta for one in (await client.list_tools()).tools}
+            metas = {tool.name: tool.meta for tool in (await client.list_tools()).tools}
             assert metas["news_search"] == {"agentflow/unusable": REASON}
             assert not metas["news_today"]
         async with (
             serving(table, HttpOptions(port=0)) as server,
             Sandbox(server.url.removesuffix("/mcp")) as sandbox,
         ):
-            assert [one.unusable for one in await sandbox.tools("news")] == [REASON, ""]
+            assert [tool.unusable for tool in await sandbox.tools("news")] == [REASON, ""]

@@ -26,7 +26,7 @@ from agentflow.models._protocol import ImagePart, Message, Part, TextPart, ToolC
 _VERSION = "2026-10-21"
 _WITH_SAMPLING = {"anthropic-version": "2023-06-01"}
 """Last version that accepts a temperature."""
-_LONGEST = 8192
+_MAX_ANSWER_TOKENS = 8192
 """Maximum length of an answer where nothing sets it; the API requires one."""
 _ANSWER = "give_answer"
 """Name of the tool whose arguments are the answer, for schemas that can't be compiled to a grammar."""
@@ -93,22 +93,22 @@ class AnthropicApi:
     def encode(self, ask: PreparedCall) -> EncodedRequest:
         """Encode a request."""
         sampling, messages = ask.sampling, ask.messages
-        held = _hold(ask.asked) if ask.asked is not None else {}
-        if ask.asked is not None and not held:
-            messages = with_last(messages, instruction(ask.asked.name, ask.asked.schema))
+        schema_fields = _schema_fields(ask.answer_schema) if ask.answer_schema is not None else {}
+        if ask.answer_schema is not None and not schema_fields:
+            messages = with_last(messages, instruction(ask.answer_schema.name, ask.answer_schema.schema))
         system, others = split_system(messages)
         fields = without_none(
             {
                 "model": ask.model,
-                "max_tokens": sampling.max_tokens or _LONGEST,
-                "messages": [_say(message) for message in others],
+                "max_tokens": sampling.max_tokens or _MAX_ANSWER_TOKENS,
+                "messages": [_message_fields(message) for message in others],
                 "system": system or None,
                 "temperature": sampling.temperature,
                 "top_p": sampling.top_p,
                 "stop_sequences": sampling.stop or None,
                 "tools": [_tool(tool.name, tool.description, tool.schema) for tool in ask.tools] or None,
                 "tool_choice": {"type": "none"} if ask.tools and not ask.may_call else None,
-                **held,
+                **schema_fields,
             }
         )
         sampled = sampling.temperature is not None or sampling.top_p is not None
@@ -157,13 +157,15 @@ class AnthropicApi:
         )
 
 
-def _hold(asked: AnswerSchema) -> dict[str, Any]:
+def _schema_fields(answer_schema: AnswerSchema) -> dict[str, Any]:
     """Return the fields that enforce a schema: as a grammar if possible, else as the arguments of a tool."""
-    if asked.format == "text":
+    if answer_schema.format == "text":
         return {}
-    if asked.format == "json_schema" and is_closed(asked.schema):
-        return {"output_config": {"format": {"type": "json_schema", "schema": simplified(asked.schema)}}}
-    tool = _tool(_ANSWER, f"Give the {asked.name}.", asked.schema)
+    if answer_schema.format == "json_schema" and is_closed(answer_schema.schema):
+        return {
+            "output_config": {"format": {"type": "json_schema", "schema": simplified(answer_schema.schema)}}
+        }
+    tool = _tool(_ANSWER, f"Give the {answer_schema.name}.", answer_schema.schema)
     return {"tools": [tool], "tool_choice": {"type": "tool", "name": _ANSWER}}
 
 
@@ -171,7 +173,7 @@ def _tool(name: str, description: str, schema: dict[str, Any]) -> dict[str, Any]
     return {"name": name, "description": description, "input_schema": schema}
 
 
-def _say(message: Message) -> dict[str, Any]:
+def _message_fields(message: Message) -> dict[str, Any]:
     parts = message.parts
     if len(parts) == 1 and isinstance(part := parts[0], TextPart):
         return {"role": message.role, "content": part.text}

@@ -28,7 +28,7 @@ class PreparedCall(Struct, frozen=True):
     """Name of the model at the endpoint."""
     messages: tuple[Message, ...]
     sampling: Sampling
-    asked: AnswerSchema | None = None
+    answer_schema: AnswerSchema | None = None
     """Schema of the answer; `None` for free text."""
     tools: tuple[ToolSpec, ...] = ()
     """Tools that the model may call instead."""
@@ -74,11 +74,11 @@ class ApiAnswer(Struct, frozen=True):
 
     def without_reasoning(self) -> Self:
         """Return the answer with all reasoning in `reasoning`, also that in its text."""
-        found = separate_reasoning(self.text)
-        if found.answer == self.text:
+        separated = separate_reasoning(self.text)
+        if separated.answer == self.text:
             return self
-        parts = (self.reasoning, found.reasoning)
-        return replace(self, text=found.answer, reasoning="\n\n".join(part for part in parts if part))
+        parts = (self.reasoning, separated.reasoning)
+        return replace(self, text=separated.answer, reasoning="\n\n".join(part for part in parts if part))
 
 
 def separate_reasoning(text: str) -> SplitReply:
@@ -86,16 +86,16 @@ def separate_reasoning(text: str) -> SplitReply:
 
     A text that is one JSON value is an answer: a tag inside of it is part of a string.
     """
-    found = split_reasoning(text)
-    if found.answer == text:
-        return found
+    split = split_reasoning(text)
+    if split.answer == text:
+        return split
     if is_json(text):
         return SplitReply("", text)
     # Reasoning without an opening tag may mention the tag, or text may precede it.
     before, _, last = text.rpartition("</think>")
-    if last.lstrip().startswith(("{", "[", "```")) and not is_json(found.answer) and is_json(last):
+    if last.lstrip().startswith(("{", "[", "```")) and not is_json(split.answer) and is_json(last):
         return SplitReply(before.strip(), last.strip())
-    return found
+    return split
 
 
 class ProviderApi(Protocol):

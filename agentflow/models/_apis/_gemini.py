@@ -98,8 +98,8 @@ class GeminiApi:
 
     def encode(self, ask: PreparedCall) -> EncodedRequest:
         """Encode a request."""
-        sampling, asked = ask.sampling, ask.asked
-        format = asked.format if asked is not None else "text"
+        sampling, answer_schema = ask.sampling, ask.answer_schema
+        format = answer_schema.format if answer_schema is not None else "text"
         system, others = split_system(instructed(ask))
         config = {
             "temperature": sampling.temperature,
@@ -108,13 +108,15 @@ class GeminiApi:
             "seed": sampling.seed,
             "stopSequences": sampling.stop or None,
             "responseMimeType": "application/json" if format != "text" else None,
-            "responseJsonSchema": without_const(asked.schema) if asked and format == "json_schema" else None,
+            "responseJsonSchema": without_const(answer_schema.schema)
+            if answer_schema and format == "json_schema"
+            else None,
         }
-        fields: dict[str, Any] = {"contents": [_say(message) for message in others]}
+        fields: dict[str, Any] = {"contents": [_content_fields(message) for message in others]}
         if system:
             fields["systemInstruction"] = {"parts": [{"text": system}]}
-        if given := without_none(config):
-            fields["generationConfig"] = given
+        if generation := without_none(config):
+            fields["generationConfig"] = generation
         if ask.tools:
             declared = [
                 {
@@ -172,7 +174,7 @@ def _calls(parts: list[_Part], body: bytes) -> Iterator[ToolCall]:
             yield ToolCall(call.id or call_id(body, number), call.name, arguments, written, state)
 
 
-def _say(message: Message) -> dict[str, Any]:
+def _content_fields(message: Message) -> dict[str, Any]:
     role = "model" if message.role == "assistant" else "user"
     return {"role": role, "parts": list(_parts(message.parts))}
 
@@ -193,7 +195,7 @@ def _parts(parts: tuple[Part, ...]) -> Iterator[dict[str, Any]]:
             case ToolReply():
                 gave = {"error" if part.failed else "output": text_of(part.parts)}
                 yield {"functionResponse": {"id": part.call, "name": part.name, "response": gave}}
-                pictures += [one for one in part.parts if isinstance(one, ImagePart)]
+                pictures += [reply_part for reply_part in part.parts if isinstance(reply_part, ImagePart)]
     yield from map(_picture, pictures)
 
 

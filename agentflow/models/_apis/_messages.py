@@ -48,9 +48,9 @@ def split_system(messages: Iterable[Message]) -> tuple[str, list[Message]]:
 
 def instructed(ask: PreparedCall) -> tuple[Message, ...]:
     """Return the messages; if the endpoint does not enforce the schema of the answer, the last one asks for it."""
-    if ask.asked is None or ask.asked.format == "json_schema":
+    if ask.answer_schema is None or ask.answer_schema.format == "json_schema":
         return ask.messages
-    return with_last(ask.messages, instruction(ask.asked.name, ask.asked.schema))
+    return with_last(ask.messages, instruction(ask.answer_schema.name, ask.answer_schema.schema))
 
 
 def with_last(messages: tuple[Message, ...], text: str) -> tuple[Message, ...]:
@@ -73,10 +73,10 @@ def function_tool(tool: ToolSpec) -> dict[str, Any]:
 
 
 def parse_call(
-    identifier: str, name: str, given: str | dict[str, Any] | None, state: dict[str, Any] | None = None
+    identifier: str, name: str, raw: str | dict[str, Any] | None, state: dict[str, Any] | None = None
 ) -> ToolCall:
     """Parse a tool call from its arguments, which some endpoints give as text."""
-    written = given if isinstance(given, str) else msgspec.json.encode(given or {}).decode()
+    written = raw if isinstance(raw, str) else msgspec.json.encode(raw or {}).decode()
     try:
         arguments: object = decode_json(written or "{}")
     except JsonError:
@@ -101,8 +101,8 @@ def call_id(body: bytes, number: int) -> str:
 
 def state_of(parts: Iterable[Part], name: str) -> Any:  # noqa: ANN401 - as the provider gave it
     """Return the provider's data of that name from the first call that has it."""
-    found = (part.state.get(name) for part in parts if isinstance(part, ToolCall))
-    return next((value for value in found if value is not None), None)
+    values = (part.state.get(name) for part in parts if isinstance(part, ToolCall))
+    return next((value for value in values if value is not None), None)
 
 
 def without_none(fields: Mapping[str, Any]) -> dict[str, Any]:

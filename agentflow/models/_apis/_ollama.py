@@ -73,7 +73,7 @@ class OllamaApi:
 
     def encode(self, ask: PreparedCall) -> EncodedRequest:
         """Encode a request."""
-        sampling, asked = ask.sampling, ask.asked
+        sampling, answer_schema = ask.sampling, ask.answer_schema
         options = {
             "temperature": sampling.temperature,
             "top_p": sampling.top_p,
@@ -83,13 +83,13 @@ class OllamaApi:
         }
         fields: dict[str, Any] = {
             "model": ask.model,
-            "messages": [said for message in instructed(ask) for said in _say(message)],
+            "messages": [entry for message in instructed(ask) for entry in _messages_of(message)],
             "stream": False,
         }
-        if asked is not None and asked.format != "text":
-            fields["format"] = asked.schema if asked.format == "json_schema" else "json"
-        if given := without_none(options):
-            fields["options"] = given
+        if answer_schema is not None and answer_schema.format != "text":
+            fields["format"] = answer_schema.schema if answer_schema.format == "json_schema" else "json"
+        if given_options := without_none(options):
+            fields["options"] = given_options
         # The API can't list tools and forbid them.
         if ask.tools and ask.may_call:
             fields["tools"] = [function_tool(tool) for tool in ask.tools]
@@ -100,8 +100,10 @@ class OllamaApi:
         answer = _DECODER.decode(body)
         text = answer.message.content
         calls = tuple(
-            parse_call(one.id or call_id(body, number), one.function.name, one.function.arguments)
-            for number, one in enumerate(answer.message.tool_calls or ())
+            parse_call(
+                tool_call.id or call_id(body, number), tool_call.function.name, tool_call.function.arguments
+            )
+            for number, tool_call in enumerate(answer.message.tool_calls or ())
         )
         finish = "tool_calls" if calls and answer.done_reason == "stop" else answer.done_reason
         usage, problem = checked_usage(body, _USAGE, sent, text)
@@ -111,10 +113,10 @@ class OllamaApi:
         )
 
 
-def _say(message: Message) -> Iterator[dict[str, Any]]:
+def _messages_of(message: Message) -> Iterator[dict[str, Any]]:
     replies = [part for part in message.parts if isinstance(part, ToolReply)]
     for reply in replies:
-        yield _said("tool", text_of(reply.parts), reply.parts) | {"tool_name": reply.name}
+        yield _chat_message("tool", text_of(reply.parts), reply.parts) | {"tool_name": reply.name}
     calls = [
         {"function": {"name": part.name, "arguments": arguments_object(part)}}
         for part in message.parts
@@ -122,10 +124,10 @@ def _say(message: Message) -> Iterator[dict[str, Any]]:
     ]
     others = [part for part in message.parts if not isinstance(part, ToolReply)]
     if others or not replies:
-        said = _said(message.role, text_of(message.parts), message.parts)
-        yield {**said, "tool_calls": calls} if calls else said
+        chat_message = _chat_message(message.role, text_of(message.parts), message.parts)
+        yield {**chat_message, "tool_calls": calls} if calls else chat_message
 
 
-def _said(role: str, text: str, parts: tuple[Any, ...]) -> dict[str, Any]:
+def _chat_message(role: str, text: str, parts: tuple[Any, ...]) -> dict[str, Any]:
     pictures = [as_base64(part) for part in parts if isinstance(part, ImagePart)]
     return {"role": role, "content": text, **({"images": pictures} if pictures else {})}

@@ -93,8 +93,8 @@ class _Spoken(Struct):
     def thoughts(self) -> str:
         """The reasoning; endpoints that return it twice return the same text."""
         pieces = self.content if isinstance(self.content, list) else ()
-        found = (self.reasoning_content, self.reasoning, "".join(piece.thought for piece in pieces))
-        return next((text for text in found if isinstance(text, str) and text.strip()), "")
+        thoughts = (self.reasoning_content, self.reasoning, "".join(piece.thought for piece in pieces))
+        return next((text for text in thoughts if isinstance(text, str) and text.strip()), "")
 
 
 class _TokenLogprob(Struct):
@@ -151,10 +151,7 @@ class OpenAiApi:
     """Name in settings."""
 
     def __init__(self, longest: str = "max_tokens") -> None:
-        """Describe the API.
-
-        :param longest: name of the `max_tokens` field at this endpoint.
-        """
+        """:param longest: name of the `max_tokens` field at this endpoint."""
         self._longest = longest
 
     def headers(self, key: str) -> dict[str, str]:
@@ -163,7 +160,7 @@ class OpenAiApi:
 
     def encode(self, ask: PreparedCall) -> EncodedRequest:
         """Encode a request."""
-        sampling, asked = ask.sampling, ask.asked
+        sampling, answer_schema = ask.sampling, ask.answer_schema
         fields = without_none(
             {
                 "model": ask.model,
@@ -173,7 +170,11 @@ class OpenAiApi:
                 self._longest: sampling.max_tokens,
                 "seed": sampling.seed,
                 "stop": sampling.stop or None,
-                "response_format": response_format(asked.format, asked.name, asked.schema) if asked else None,
+                "response_format": response_format(
+                    answer_schema.format, answer_schema.name, answer_schema.schema
+                )
+                if answer_schema
+                else None,
                 "tools": [function_tool(tool) for tool in ask.tools] or None,
                 "tool_choice": "none" if ask.tools and not ask.may_call else None,
             }
@@ -215,10 +216,7 @@ class AzureApi(OpenAiApi):
     """Name in settings."""
 
     def __init__(self, version: str = "") -> None:
-        """Describe the API.
-
-        :param version: dated version of the API; empty for the undated one.
-        """
+        """:param version: dated version of the API; empty for the undated one."""
         super().__init__("max_completion_tokens")
         self._version = version
 
@@ -242,16 +240,16 @@ class LiteLlmApi(OpenAiApi):
 
 def chat_messages(messages: Iterable[Message]) -> list[ChatMessage]:
     """Return a conversation as the messages of this API."""
-    return [each for message in messages for each in _say(message)]
+    return [chat_message for message in messages for chat_message in _split_message(message)]
 
 
-def _say(message: Message) -> Iterator[ChatMessage]:
+def _split_message(message: Message) -> Iterator[ChatMessage]:
     """Split a message with tool calls or results into the several messages of this API."""
     calls = [part for part in message.parts if isinstance(part, ToolCall)]
     if calls:
         thoughts = {name: state_of(calls, name) for name in _THOUGHTS}
         thoughts["reasoning"] = message.reasoning or thoughts["reasoning"]
-        called = [_Called(id=each.id, function=_Function(each.name, arguments_text(each))) for each in calls]
+        called = [_Called(id=call.id, function=_Function(call.name, arguments_text(call))) for call in calls]
         yield ChatMessage(message.role, text_of(message.parts), called, **thoughts)
         return
     shown: list[TextPart | ImagePart] = []
@@ -280,12 +278,14 @@ def _content(parts: list[TextPart | ImagePart]) -> str | list[_TextPart | _Image
 
 def _calls(spoken: _Spoken, body: bytes) -> tuple[ToolCall, ...]:
     """Return the tool calls; the first one keeps the model's thoughts."""
-    found: list[ToolCall] = []
+    tool_calls: list[ToolCall] = []
     thoughts = {name: getattr(spoken, name) for name in _THOUGHTS if getattr(spoken, name)}
-    for number, one in enumerate(spoken.tool_calls or ()):
-        identifier, state = one.id or call_id(body, number), {} if number else thoughts
-        found.append(parse_call(identifier, one.function.name, one.function.arguments, state))
-    return tuple(found)
+    for number, tool_call in enumerate(spoken.tool_calls or ()):
+        identifier, state = tool_call.id or call_id(body, number), {} if number else thoughts
+        tool_calls.append(
+            parse_call(identifier, tool_call.function.name, tool_call.function.arguments, state)
+        )
+    return tuple(tool_calls)
 
 
 def tokens_of(
@@ -301,8 +301,8 @@ def tokens_of(
     """
     values = (logprobs or AnswerLogprobs()).values
     if not prompt or sampled is None or len(sampled) != len(values):
-        known = f"{len(sampled or ())} tokens and {len(values)} log-probabilities"
-        raise msgspec.ValidationError(f"{known}{'' if prompt else ', and no prompt tokens'}")
+        counts = f"{len(sampled or ())} tokens and {len(values)} log-probabilities"
+        raise msgspec.ValidationError(f"{counts}{'' if prompt else ', and no prompt tokens'}")
     return Tokens(
         prompt=tuple(prompt),
         sampled=tuple(sampled),

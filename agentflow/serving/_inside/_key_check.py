@@ -23,8 +23,8 @@ class KeyCheck:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request."""
         if scope["type"] == "http" and scope["path"] not in _OPEN:
-            given = dict(scope["headers"]).get(b"authorization", b"")
-            if not secrets.compare_digest(given, self._wanted):
+            authorization = dict(scope["headers"]).get(b"authorization", b"")
+            if not secrets.compare_digest(authorization, self._wanted):
                 await send({"type": "http.response.start", "status": 401, "headers": []})
                 await send({"type": "http.response.body", "body": b'{"error": "Unauthorized"}'})
                 return

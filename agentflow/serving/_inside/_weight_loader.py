@@ -109,12 +109,12 @@ def _target_of(name: str, model: Any, modules: Mapping[str, Any]) -> _Target | N
 
 def _is_loaded(target: _Target, tensor: Tensor, old: Tensor | None) -> bool | None:
     """Return whether the engine has a tensor; `None` if that can't be told, as for a part of it on this rank."""
-    found: Tensor = getattr(target.module, target.parameter)
-    if not found.numel() and target.parameter == "weight" and _is_packed(target.module):
+    parameter: Tensor = getattr(target.module, target.parameter)
+    if not parameter.numel() and target.parameter == "weight" and _is_packed(target.module):
         return not _is_packed_stale(target.module, target.begin, tensor, old)
-    if found.ndim != tensor.ndim:
+    if parameter.ndim != tensor.ndim:
         return None
-    rows = found[target.begin : target.begin + len(tensor)] if tensor.ndim else found
+    rows = parameter[target.begin : target.begin + len(tensor)] if tensor.ndim else parameter
     if rows.shape != tensor.shape or not rows.is_floating_point():
         return None
     # As bits: NaN is equal to itself.

@@ -145,21 +145,21 @@ def perturb(header: list[str], rows: list[list[Any]], number: int) -> list[list[
     columns = range(len(header))
     fixed = {column for column in columns if _identifies(header[column], rows, column)}
     changed: list[list[Any]] = []
-    for place, row in enumerate(rows):
-        if len(row) != len(header) or (place + 3 + number) % 7 == 0:
+    for index, row in enumerate(rows):
+        if len(row) != len(header) or (index + 3 + number) % 7 == 0:
             continue
         new = list(row)
-        following = rows[(place + 1) % len(rows)]
+        following = rows[(index + 1) % len(rows)]
         for column in columns:
             if column in fixed:
                 continue
             if _is_number(row[column]):
-                if place % 3 == number % 3:
-                    new[column] = _more(row[column], 1 + (place + column) % 9)
-            elif place % 4 == number % 4 and len(following) == len(header):
+                if index % 3 == number % 3:
+                    new[column] = _more(row[column], 1 + (index + column) % 9)
+            elif index % 4 == number % 4 and len(following) == len(header):
                 new[column] = following[column]
         changed.append(new)
-        if (place + number) % 11 == 0:
+        if (index + number) % 11 == 0:
             changed.append(new)
     return changed
 

@@ -5,7 +5,7 @@ is stopped. Its answers are a pure function of the request, in the role that the
 faults are configurable, and it counts requests (`GET /stats`). See docs/models.md.
 """
 
-from agentflow.testing.endpoint._faults import EndpointFault, FaultPlan
+from agentflow.testing.endpoint._server import EndpointFault, FaultPlan
 from agentflow.testing.endpoint._spawn import fake_endpoint
 
 __all__ = ["EndpointFault", "FaultPlan", "fake_endpoint"]

@@ -12,8 +12,7 @@ from types import ModuleType
 
 from aiohttp import web
 
-from agentflow.testing.endpoint._faults import FaultPlan
-from agentflow.testing.endpoint._server import EndpointConfig, FakeEndpoint
+from agentflow.testing.endpoint._server import EndpointConfig, FakeEndpoint, FaultPlan
 
 
 def _options() -> argparse.Namespace:

@@ -43,17 +43,17 @@ class ShallowFact(NamedTuple):
 def propose(prompt: Prompt) -> dict[str, object]:
     """Return drafts about the documents of a prompt."""
     facts = list({(fact.subject, fact.relation): fact for fact in _facts(prompt)}.values())
-    asked = _STEPS.search(prompt.text)
-    count = max(2, int(asked[1]) - 1) if asked else 2
+    steps_match = _STEPS.search(prompt.text)
+    count = max(2, int(steps_match[1]) - 1) if steps_match else 2
     drafts: list[dict[str, object]] = []
     used = set[ShallowFact]()
     for first in facts:
-        left = [each for each in facts if each != first and each not in used]
-        second = next((each for each in left if each.document != first.document), None)
+        left = [fact for fact in facts if fact != first and fact not in used]
+        second = next((other for other in left if other.document != first.document), None)
         if second is None or first in used or len(drafts) == 6:
             continue
         # After a name, a number would read as a property of it.
-        more = [each for each in left if each != second and not each.value[0].isdigit()]
+        more = [other for other in left if other != second and not other.value[0].isdigit()]
         chosen = [*more[: count - 2], first, second]
         used |= {*chosen}
         drafts.append(_draft(chosen))
@@ -103,23 +103,23 @@ def _answer(facts: Sequence[ShallowFact]) -> str:
 
 def read_hidden(prompt: Prompt) -> dict[str, object]:
     """Return the answer to the question of a prompt from the documents that it shows."""
-    found = _read(prompt, _question(prompt))
-    if found is None:
+    facts = _read(prompt, _question(prompt))
+    if facts is None:
         return {"answer": "", "basis": "guessed", "documents": []}
-    return {"answer": _answer(found), "basis": "stated", "documents": [fact.document for fact in found]}
+    return {"answer": _answer(facts), "basis": "stated", "documents": [fact.document for fact in facts]}
 
 
 def read_all(prompt: Prompt) -> dict[str, object]:
     """Return the answers to all questions of a prompt."""
     readings: list[dict[str, object]] = []
     for number, question in _ASKED.findall(prompt.text):
-        found = _read(prompt, question)
+        facts = _read(prompt, question)
         readings.append(
             {
                 "number": int(number or 1),
-                "documents": [] if found is None else [fact.document for fact in found],
+                "documents": [] if facts is None else [fact.document for fact in facts],
                 "derivation": "It is stated.",
-                "answers": [] if found is None else [_answer(found)],
+                "answers": [] if facts is None else [_answer(facts)],
                 "naturalness": 3,
             }
         )
@@ -132,19 +132,21 @@ def find_others(prompt: Prompt) -> dict[str, object]:
 
 
 def _question(prompt: Prompt) -> str:
-    asked = _ASKED.search(prompt.text.partition("<question>")[2])
-    return "" if asked is None else asked[2]
+    match = _ASKED.search(prompt.text.partition("<question>")[2])
+    return "" if match is None else match[2]
 
 
 def _read(prompt: Prompt, question: str) -> list[ShallowFact] | None:
     """Return the facts that a question asks for; `None` if one is not shown."""
     if not question.startswith(_ASKS):
         return None
-    known: dict[str, ShallowFact] = {}
+    fact_by_phrase: dict[str, ShallowFact] = {}
     for fact in _facts(prompt):
-        known.setdefault(f"the {fact.relation} of {fact.subject}", fact)
-    found = [known.get(thing) for thing in question.removeprefix(_ASKS).removesuffix("?").split(", or ")]
-    return None if None in found else [fact for fact in found if fact is not None]
+        fact_by_phrase.setdefault(f"the {fact.relation} of {fact.subject}", fact)
+    facts = [
+        fact_by_phrase.get(thing) for thing in question.removeprefix(_ASKS).removesuffix("?").split(", or ")
+    ]
+    return None if None in facts else [fact for fact in facts if fact is not None]
 
 
 def _facts(prompt: Prompt) -> Iterator[ShallowFact]:

@@ -84,20 +84,20 @@ class CallLeads:
 
     def _suggested(self, tool: str) -> Iterator[Mapping[str, object]]:
         match tool:
-            case own if self._step is not None:
-                yield from [self._step[1]] if own == self._step[0] else ()
+            case proposed_tool if self._step is not None:
+                yield from [self._step[1]] if proposed_tool == self._step[0] else ()
             case "rag_search" | "web_search" | "web_wikipedia" | "document_search":
                 yield from ({"query": name} for name in self._names())
             case "rag_get":
-                yield from ({"id": one} for one in self._found(_IDENTIFIER))
+                yield from ({"id": identifier} for identifier in self._matches(_IDENTIFIER))
             case "web_visit":
-                yield from ({"urls": address} for address in self._found(_ADDRESS))
+                yield from ({"urls": address} for address in self._matches(_ADDRESS))
             case "web_read":
-                yield from ({"query": self._seed, "url": address} for address in self._found(_ADDRESS))
+                yield from ({"query": self._seed, "url": address} for address in self._matches(_ADDRESS))
             case "document_outline" | "document_tables" | "sql_list_databases" | "data_inspect":
                 yield {}
             case "document_read":
-                yield from ({"section_ids": section} for section in self._found(_SECTION))
+                yield from ({"section_ids": section} for section in self._matches(_SECTION))
                 yield from ({"pages": page} for page in range(1, _PAGES + 1))
             case "sql_schema":
                 yield {"sample_rows": _ROWS}
@@ -117,8 +117,8 @@ class CallLeads:
             case _:
                 pass
 
-    def _found(self, pattern: re.Pattern[str]) -> Iterator[str]:
-        yield from dict.fromkeys(found for _, text in self._seen for found in pattern.findall(text))
+    def _matches(self, pattern: re.Pattern[str]) -> Iterator[str]:
+        yield from dict.fromkeys(match for _, text in self._seen for match in pattern.findall(text))
 
     def _data_tables(self) -> Iterator[SeenTable]:
         """Yield the data files whose rows or profiles were seen."""

@@ -82,7 +82,7 @@ class _Dice:
 
     def words(self, count: int) -> list[str]:
         """Return words from all over the text."""
-        found: list[str] = []
+        chosen_words: list[str] = []
         for _ in range(count * 4):
             begin = self.roll(max(1, len(self._text) - _REGION))
             # In a part of a text the outer ones may be cut, and words with other characters make poor queries.
@@ -90,11 +90,11 @@ class _Dice:
             near = [word.strip(".,") for word in (shown if len(self._text) < _REGION else shown[1:-1])]
             plain = [word for word in near if len(word) > 3 and word.isalpha()]
             word = plain[self.roll(len(plain))] if plain else f"word{self.roll(1000)}"
-            if word not in found:
-                found.append(word)
-            if len(found) == count:
+            if word not in chosen_words:
+                chosen_words.append(word)
+            if len(chosen_words) == count:
                 break
-        return found
+        return chosen_words
 
 
 def _plan(prompt: Prompt) -> dict[str, object]:
@@ -112,13 +112,15 @@ def _plan(prompt: Prompt) -> dict[str, object]:
     ways = {tool: list(leads.of(tool)) for tool, _ in tools}
     made: list[dict[str, object]] = []
     for number in range(proposals["minItems"]):
-        turned = [tools[(first + number + place) % len(tools)] for place in range(len(tools))]
+        turned = [tools[(first + number + offset) % len(tools)] for offset in range(len(tools))]
         dice = _Dice(prompt.hash + number, text)
-        tool, schema = next((one for one in turned if ways[one[0]]), turned[0])
+        tool, schema = next((candidate for candidate in turned if ways[candidate[0]]), turned[0])
         if ways[tool]:
             arguments = {**_unused(schema), **ways[tool].pop(0)}
         else:
-            tool, schema = next((one for one in turned if one[0] not in NEED_LEADS), turned[0])
+            tool, schema = next(
+                (candidate for candidate in turned if candidate[0] not in NEED_LEADS), turned[0]
+            )
             arguments = _arguments(tool, schema, dice, text)
         if tool == "rag_search":
             # A number of its own keeps it from being a near-duplicate of another search.
@@ -154,8 +156,8 @@ def _arguments(tool: str, schema: dict[str, Any], dice: _Dice, text: str) -> dic
     match tool:
         case "rag_search":
             return {**unused, "query": " ".join(dice.words(3))}
-        case "rag_get" if known := _IDENTIFIER.findall(text):
-            return {**unused, "id": known[dice.roll(len(known))]}
+        case "rag_get" if identifiers := _IDENTIFIER.findall(text):
+            return {**unused, "id": identifiers[dice.roll(len(identifiers))]}
         case "bash_run":
             line = " ".join([*dice.words(4), str(dice.roll(10_000))])
             command = f"echo '{line}' >> notes.txt; wc -l < notes.txt; tail -n 3 notes.txt"

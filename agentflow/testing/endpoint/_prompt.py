@@ -99,16 +99,16 @@ class Prompt:
         self.text = "\n".join(spoken)
         self.system = "\n".join(message.text for message in body.messages if message.role == "system")
         self.begin = spoken[0] if spoken else ""
-        asked = body.response_format.json_schema if body.response_format else None
-        written = None if asked else _WRITTEN_SCHEMA.search(spoken[-1] if spoken else "")
-        if asked is not None:
-            self.name, self.schema = asked.name, asked.schema
+        requested_schema = body.response_format.json_schema if body.response_format else None
+        written = None if requested_schema else _WRITTEN_SCHEMA.search(spoken[-1] if spoken else "")
+        if requested_schema is not None:
+            self.name, self.schema = requested_schema.name, requested_schema.schema
         elif written is not None:
             self.name, self.schema = written[1], msgspec.json.decode(written[2], type=dict[str, Any])
         else:
             self.name, self.schema = "", {}
         may_call = body.tool_choice != "none"
-        self.tools = [one.function for one in body.tools] if may_call else []
+        self.tools = [tool.function for tool in body.tools] if may_call else []
         self.turns = sum(bool(message.tool_calls) for message in body.messages)
         self.exact = body.return_token_ids
         self.body = body

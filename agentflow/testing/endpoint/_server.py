@@ -4,6 +4,7 @@ import asyncio
 import math
 from collections import Counter
 from collections.abc import Callable
+from enum import StrEnum
 from hashlib import blake2b
 from statistics import median
 from time import perf_counter
@@ -13,7 +14,6 @@ import msgspec
 from aiohttp import web
 from msgspec import Struct
 
-from agentflow.testing.endpoint._faults import EndpointFault, FaultPlan
 from agentflow.testing.endpoint._play import embed, play, use_tool
 from agentflow.testing.endpoint._prompt import FakeToolCall, Prompt, read_prompt
 from agentflow.testing.endpoint._token_apis import (
@@ -27,6 +27,49 @@ from agentflow.testing.endpoint._token_apis import (
     samples_of,
     tokens_of_chat,
 )
+
+
+class EndpointFault(StrEnum):
+    """Fault of an answer."""
+
+    BUSY = "busy"
+    """429 without `Retry-After`."""
+    BUSY_UNTIL = "busy_until"
+    """429, with `Retry-After`."""
+    BROKEN = "broken"
+    """500."""
+    SILENT = "silent"
+    """Connection closed without an answer."""
+    GARBAGE = "garbage"
+    """Answer whose text is not JSON."""
+    SHAPE = "shape"
+    """Answer whose text is JSON of another shape."""
+
+
+_FAULTS = tuple(EndpointFault)
+
+
+class FaultPlan(Struct, frozen=True):
+    """Plan of failing calls."""
+
+    share: float = 0.0
+    """Share of failing calls, 0 to 1."""
+    seed: int = 1
+    """Seed that selects the failing calls."""
+    down_after: int | None = None
+    """Number of calls after which none is answered."""
+
+    def of(self, call: int) -> EndpointFault | None:
+        """Return the fault of a call, counted from 1."""
+        if self.down_after is not None and call > self.down_after:
+            return EndpointFault.SILENT
+        if not self.share:
+            return None
+        dice = blake2b(f"{self.seed} {call}".encode(), digest_size=8).digest()
+        if int.from_bytes(dice[:4], "big") / 2**32 >= self.share:
+            return None
+        return _FAULTS[dice[4] % len(_FAULTS)]
+
 
 _JSON = {"Content-Type": "application/json"}
 Answering: TypeAlias = Callable[[bytes], tuple[str, bytes | list[bytes] | web.Response]]
@@ -118,7 +161,7 @@ class FakeEndpoint:
             body = await request.content.read()
         match request.path:
             case "/v1/chat/completions":
-                return await self._count(request, body, self._said)
+                return await self._count(request, body, self._chat)
             case "/inference/v1/generate":
                 return await self._count(request, body, self._generated)
             case (
@@ -128,8 +171,8 @@ class FakeEndpoint:
             case "/v1/embeddings":
                 return self._embed(body)
             case "/v1/models":
-                one = {"id": self._config.model, "object": "model", "root": self._config.weights}
-                return self._reply({"object": "list", "data": [one]})
+                model_entry = {"id": self._config.model, "object": "model", "root": self._config.weights}
+                return self._reply({"object": "list", "data": [model_entry]})
             case "/stats":
                 pass
             case "/hold":
@@ -217,18 +260,18 @@ class FakeEndpoint:
         await response.write_eof()
         return response
 
-    def _said(self, body: bytes) -> tuple[str, bytes | web.Response]:
+    def _chat(self, body: bytes) -> tuple[str, bytes | web.Response]:
         prompt = read_prompt(body)
         return prompt.begin, self._answer(prompt)
 
     def _generated(self, body: bytes) -> tuple[str, bytes | list[bytes]]:
-        asked = msgspec.json.decode(body, type=GenerateBody)
-        samples = samples_of(asked, self._config.tool_turns)
-        begin = str(asked.token_ids[:64])
-        if asked.stream:
-            return begin, events_of(samples[0], asked, self._weights.version)
+        message = msgspec.json.decode(body, type=GenerateBody)
+        samples = samples_of(message, self._config.tool_turns)
+        begin = str(message.token_ids[:64])
+        if message.stream:
+            return begin, events_of(samples[0], message, self._weights.version)
         choices = [sample.choice(index, self._weights.version) for index, sample in enumerate(samples)]
-        whole = {"model": asked.model, "prompt_token_ids": asked.token_ids, "choices": choices}
+        whole = {"model": message.model, "prompt_token_ids": message.token_ids, "choices": choices}
         return begin, self._encoder.encode(whole)
 
     def _tokens(self, path: str, body: bytes) -> web.Response:
@@ -298,11 +341,11 @@ class FakeEndpoint:
 
     def _embed(self, body: bytes) -> web.Response:
         try:
-            asked = msgspec.json.decode(body, type=_Texts)
+            message = msgspec.json.decode(body, type=_Texts)
         except msgspec.MsgspecError as error:
             return self._refuse(400, f"invalid request: {error}", "invalid_request")
-        texts = [asked.input] if isinstance(asked.input, str) else asked.input
-        vectors = [embed(text, as_base64=asked.encoding_format == "base64") for text in texts]
+        texts = [message.input] if isinstance(message.input, str) else message.input
+        vectors = [embed(text, as_base64=message.encoding_format == "base64") for text in texts]
         data = [
             {"object": "embedding", "index": index, "embedding": vector}
             for index, vector in enumerate(vectors)

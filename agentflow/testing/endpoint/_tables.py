@@ -58,10 +58,11 @@ def answer_about_tables(prompt: Prompt) -> dict[str, object]:
 def tables_in(text: str) -> Iterator[SeenTable]:
     """Yield the tables that a schema or a list of tables shows."""
     for table in _TASK_TABLE.finditer(text):
-        own = _TASK_COLUMN.findall(table[2].partition("  sample rows:")[0])
-        refers = {name: (other, column) for name, _, _, other, column in own if other}
+        parsed_columns = _TASK_COLUMN.findall(table[2].partition("  sample rows:")[0])
+        refers = {name: (other, column) for name, _, _, other, column in parsed_columns if other}
         columns = {
-            name: bool(_NUMERIC.match(kind)) and not key and name not in refers for name, kind, key, *_ in own
+            name: bool(_NUMERIC.match(kind)) and not key and name not in refers
+            for name, kind, key, *_ in parsed_columns
         }
         rows = [json.loads(row) for row in _SAMPLE_ROW.findall(table[2])]
         yield SeenTable(table[1], columns, rows, refers)
@@ -101,11 +102,11 @@ def table_of_csv(path: str, text: str) -> SeenTable | None:
 
 def aggregations(tables: Sequence[SeenTable]) -> Iterator[str]:
     """Yield queries or programs that group, join and count rows, the richest first."""
-    known = {table.name: table for table in tables}
+    by_name = {table.name: table for table in tables}
     for table in tables:
         for column, (other, key) in table.refers.items():
-            if other in known:
-                words = (name for name in known[other].columns if _is_word(known[other], name))
+            if other in by_name:
+                words = (name for name in by_name[other].columns if _is_word(by_name[other], name))
                 for word in words:
                     yield _joined(table.name, column, other, key, word)
     for table in tables:
@@ -119,8 +120,8 @@ def aggregations(tables: Sequence[SeenTable]) -> Iterator[str]:
 
 def _is_word(table: SeenTable, column: str) -> bool:
     """Return true if a column has words that occur in several rows, as far as they were shown."""
-    place = list(table.columns).index(column)
-    shown = [row[place] for row in table.rows if len(row) > place]
+    column_index = list(table.columns).index(column)
+    shown = [row[column_index] for row in table.rows if len(row) > column_index]
     return bool(shown) and all(isinstance(cell, str) and not _NUMBER.search(cell) for cell in shown)
 
 
@@ -152,21 +153,21 @@ def _above(table: str, column: str, value: str) -> str:
 
 
 def _solve_again(question: str, tables: Sequence[SeenTable]) -> str:
-    if found := _EACH.search(question):
-        name, word, other = found.groups()
-        own = next((table for table in tables if table.name == name), None)
-        refers = own.refers if own else dict[str, tuple[str, str]]()
+    if match := _EACH.search(question):
+        name, word, other = match.groups()
+        counted_table = next((table for table in tables if table.name == name), None)
+        refers = counted_table.refers if counted_table else dict[str, tuple[str, str]]()
         for column, (target, key) in refers.items():
             if target == other:
                 return (
                     f'WITH every AS (SELECT o."{word}" AS part FROM "{other}" AS o, "{name}" AS t '
                     f'WHERE t."{column}" = o."{key}") SELECT part, COUNT(*) FROM every GROUP BY part'
                 )
-    found = _ABOVE.search(question)
-    if not found:
+    match = _ABOVE.search(question)
+    if not match:
         return ""
-    title, column, value = found.groups()
-    table = next((own.name for own in tables if own.name.rpartition("/")[2] == title), title)
+    title, column, value = match.groups()
+    table = next((table.name for table in tables if table.name.rpartition("/")[2] == title), title)
     if "/" not in table:
         return f'SELECT COUNT(CASE WHEN "{column}" > {value} THEN 1 END) FROM "{table}"'
     return (

@@ -25,7 +25,7 @@ _MESSAGE = re.compile(r"\u241d(\w+)\n([^\u241e]*)(?:\u241e\n?|$)")
 _TOOLS = re.compile(r"\n*<tools>\n(.*?)</tools>$", re.DOTALL)
 _REPLY = re.compile(r"^<tool_response>\n(.*)\n</tool_response>$", re.DOTALL)
 _CALLS = re.compile(r"\n?<tool_call>\n(.*?)\n</tool_call>", re.DOTALL)
-_LONGEST = 20_000
+_MAX_TOKENS = 20_000
 
 
 class _SamplingParameters(Struct):
@@ -85,12 +85,12 @@ class FakeWeights:
 
     def answer(self, path: str, body: bytes) -> dict[str, Any] | None:
         """Answer a control request; `None` if the path is none."""
-        asked = msgspec.json.decode(body or b"{}", type=_WeightRequest)
+        request = msgspec.json.decode(body or b"{}", type=_WeightRequest)
         match path:
             case "/pause" | "/resume":
                 self.paused = path == "/pause"
             case "/collective_rpc":
-                self.folder = asked.kwargs["folder"]
+                self.folder = request.kwargs["folder"]
                 report: dict[str, object] = {
                     "dtype": "float32",
                     "tensors": 1,
@@ -100,7 +100,7 @@ class FakeWeights:
                 }
                 return {"results": [report]}
             case "/update_weight_version":
-                self.version = asked.new_version
+                self.version = request.new_version
             case "/is_paused" | "/weight_info" | "/health":
                 pass
             case _:
@@ -144,7 +144,7 @@ class FakeSample(Struct):
 
 def logprobs_of(ids: Sequence[int]) -> list[float]:
     """Return log-probabilities that differ by token and place, so that an exchange of two is noticed."""
-    return [-0.01 - ((31 * id + 17 * place) % 97) / 32 for place, id in enumerate(ids)]
+    return [-0.01 - ((31 * id + 17 * index) % 97) / 32 for index, id in enumerate(ids)]
 
 
 def encoded(text: str) -> list[int]:
@@ -169,8 +169,8 @@ def rendered_ids(body: PromptBody, *, begin: bool = True, leave_open: bool = Fal
     if body.tools:
         head = messages.pop(0).text if messages and messages[0].role == "system" else ""
         listed = "".join(
-            f"{_json({'name': one.function.name, 'parameters': one.function.parameters})}\n"
-            for one in body.tools
+            f"{_json({'name': tool.function.name, 'parameters': tool.function.parameters})}\n"
+            for tool in body.tools
         )
         ids += _message("system", f"{head}\n\n<tools>\n{listed}</tools>".lstrip("\n"))
     for message in messages:
@@ -194,25 +194,27 @@ def render(body: bytes, *, tokenizes: bool = False) -> dict[str, Any]:
 
     :raises msgspec.MsgspecError: if the body is invalid.
     """
-    asked, shape = msgspec.json.decode(body, type=PromptBody), msgspec.json.decode(body, type=_RenderBody)
+    request, shape = msgspec.json.decode(body, type=PromptBody), msgspec.json.decode(body, type=_RenderBody)
     if tokenizes and shape.prompt is not None:
         ids = encoded(shape.prompt)
     else:
-        ids = rendered_ids(asked, begin=shape.add_generation_prompt, leave_open=shape.continue_final_message)
+        ids = rendered_ids(
+            request, begin=shape.add_generation_prompt, leave_open=shape.continue_final_message
+        )
     if tokenizes:
         return {"tokens": ids, "count": len(ids)}
     forced: dict[str, Any] = {}
     if shape.tool_choice not in ("auto", "none"):
         forced = {"structured_outputs": {"structural_tag": _json(shape.tool_choice), "_backend": None}}
-    return {"request_id": "render", "token_ids": ids, "model": asked.model, "sampling_params": forced}
+    return {"request_id": "render", "token_ids": ids, "model": request.model, "sampling_params": forced}
 
 
-def samples_of(asked: GenerateBody, tool_turns: int) -> list[FakeSample]:
+def samples_of(request: GenerateBody, tool_turns: int) -> list[FakeSample]:
     """Return answers to a prompt of tokens: a function of the prompt and the seed."""
-    params = asked.sampling_params
+    params = request.sampling_params
     outputs = params.structured_outputs or {}
-    body = read_ids(asked.token_ids)
-    body.model = asked.model
+    body = read_ids(request.token_ids)
+    body.model = request.model
     schema: object = outputs.get("json")
     forced = "structural_tag" in outputs
     prompt = prompt_of_body(body, schema if is_object(schema) else None)
@@ -236,13 +238,13 @@ def derender(body: bytes) -> dict[str, Any]:
     :raises msgspec.MsgspecError: if the body is invalid.
     :raises ValueError: if a choice has no tokens.
     """
-    asked = msgspec.json.decode(body, type=_DerenderBody)
+    request = msgspec.json.decode(body, type=_DerenderBody)
     choices: list[dict[str, Any]] = []
-    for choice in asked.generate_response.choices:
+    for choice in request.generate_response.choices:
         if not choice.token_ids:
             raise ValueError(f"choice {choice.index} has empty or null token_ids")
         text = decoded(choice.token_ids)
-        offered = bool(asked.chat_request and asked.chat_request.tools)
+        offered = bool(request.chat_request and request.chat_request.tools)
         content, calls = split_calls(text) if offered else (text, [])
         message = {"role": "assistant", "content": content or None, "reasoning": None, "tool_calls": calls}
         choices.append({"index": choice.index, "message": message, "finish_reason": choice.finish_reason})
@@ -254,8 +256,8 @@ def split_calls(text: str) -> tuple[str, list[FakeToolCall]]:
     calls: list[FakeToolCall] = []
     try:
         for number, written in enumerate(_CALLS.findall(text)):
-            found = msgspec.json.decode(written, type=dict[str, Any])
-            calls.append(FakeToolCall.of(f"fake_{number}", str(found["name"]), _json(found["arguments"])))
+            call = msgspec.json.decode(written, type=dict[str, Any])
+            calls.append(FakeToolCall.of(f"fake_{number}", str(call["name"]), _json(call["arguments"])))
     except (msgspec.MsgspecError, LookupError):
         return text, []
     return (text.partition("<tool_call>")[0].removesuffix("\n"), calls) if calls else (text, [])
@@ -264,15 +266,15 @@ def split_calls(text: str) -> tuple[str, list[FakeToolCall]]:
 def read_ids(ids: Sequence[int]) -> PromptBody:
     """Return the conversation that was rendered to these tokens."""
     body: dict[str, Any] = {"messages": []}
-    found = _MESSAGE.findall(decoded(ids))
-    for place, (role, text) in enumerate(found):
-        if role == "assistant" and place == len(found) - 1:
+    messages = _MESSAGE.findall(decoded(ids))
+    for index, (role, text) in enumerate(messages):
+        if role == "assistant" and index == len(messages) - 1:
             break
         reply = _REPLY.match(text) if role == "user" else None
         tools = _TOOLS.search(text) if role == "system" else None
         if tools:
             listed = [msgspec.json.decode(line) for line in tools[1].splitlines()]
-            body["tools"] = [{"function": one} for one in listed]
+            body["tools"] = [{"function": function} for function in listed]
             text = text[: tools.start()]
         if reply:
             body["messages"].append({"role": "tool", "content": reply[1]})
@@ -298,13 +300,13 @@ def _call_of(call: FakeToolCall) -> dict[str, Any]:
 
 def _ended(text: str, params: _SamplingParameters) -> FakeSample:
     stops = [params.stop] if isinstance(params.stop, str) else params.stop or []
-    places = [(text.index(stop), stop) for stop in stops if stop and stop in text]
-    if places:
-        place, stop = min(places)
-        sample = FakeSample(encoded(text[:place] + stop), text[:place], "stop", stop)
+    stops_found = [(text.index(stop), stop) for stop in stops if stop and stop in text]
+    if stops_found:
+        index, stop = min(stops_found)
+        sample = FakeSample(encoded(text[:index] + stop), text[:index], "stop", stop)
     else:
         sample = FakeSample([*encoded(text), CLOSE], text)
-    most = _LONGEST if params.max_tokens is None else params.max_tokens
+    most = _MAX_TOKENS if params.max_tokens is None else params.max_tokens
     if len(sample.ids) > most:
         ids = sample.ids[:most]
         return FakeSample(ids, bytes(id for id in ids if id < OPEN).decode(errors="replace"), "length")
@@ -322,7 +324,7 @@ def _json(value: object) -> str:
     return msgspec.json.encode(value).decode()
 
 
-def events_of(sample: FakeSample, asked: GenerateBody, version: str) -> list[bytes]:
+def events_of(sample: FakeSample, request: GenerateBody, version: str) -> list[bytes]:
     """Return an answer as server-sent events."""
     whole = sample.choice(0, version)
     events: list[bytes] = []
@@ -330,12 +332,12 @@ def events_of(sample: FakeSample, asked: GenerateBody, version: str) -> list[byt
     for start in range(0, len(sample.ids), 16):
         stop = start + 16
         last = stop >= len(sample.ids)
-        known = (
+        decoded_chars = (
             len(sample.text)
             if last
             else len(bytes(id for id in sample.ids[:stop] if id < OPEN).decode(errors="ignore"))
         )
-        text = sample.text[shown : max(shown, min(known, len(sample.text)))]
+        text = sample.text[shown : max(shown, min(decoded_chars, len(sample.text)))]
         shown += len(text)
         choice = {
             **whole,
@@ -345,7 +347,7 @@ def events_of(sample: FakeSample, asked: GenerateBody, version: str) -> list[byt
             "finish_reason": sample.finish if last else None,
             "weight_versions": whole["weight_versions"] if last else None,
         }
-        head = {} if start else {"prompt_token_ids": asked.token_ids}
+        head = {} if start else {"prompt_token_ids": request.token_ids}
         events.append(b"data: " + msgspec.json.encode({**head, "choices": [choice]}) + b"\n\n")
     return [*events, b"data: [DONE]\n\n"]
 

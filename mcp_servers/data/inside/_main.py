@@ -19,11 +19,11 @@ import duckdb
 from mcp_servers.data.inside._sources import DataSource, UnreadableData, connect, kind_of, tables_of
 from mcp_servers.sql.inside._values import cell, quoted
 
-MOST_PROFILED_COLUMNS = 100
+MAX_PROFILED_COLUMNS = 100
 ROWS = 200_000
 SAMPLE = 3
 TOP = 3
-LONGEST = 200
+MAX_TEXT = 200
 """Longest value in characters."""
 KEY_VALUES = 20_000
 """Most values of a column to be used as a key."""
@@ -32,7 +32,7 @@ COMPARED = 500
 LEAST_OVERLAP = 0.8
 FEWEST_VALUES = 5
 """Minimum number of common values of columns with different names, because small numbers match by chance."""
-MOST_LINKS = 50
+MAX_LINKS = 50
 _NESTED = ("STRUCT", "MAP", "UNION", "JSON", "[]", "VARIANT")
 _NUMBERS = ("TINYINT", "SMALLINT", "INTEGER", "BIGINT", "HUGEINT", "FLOAT", "DOUBLE", "DECIMAL", "U")
 _NO_KEYS = ("BOOLEAN", "FLOAT", "DOUBLE", "DECIMAL", "TIMESTAMP", "DATE", "TIME", "INTERVAL")
@@ -80,7 +80,7 @@ def profiles(connection: duckdb.DuckDBPyConnection, path: str) -> list[TableFact
 
 
 def _table(connection: duckdb.DuckDBPyConnection, source: DataSource) -> TableFacts:
-    total = _one(connection, f"SELECT count(*) FROM {source.expression}")[0]
+    total = _first_row(connection, f"SELECT count(*) FROM {source.expression}")[0]
     connection.execute(f"CREATE OR REPLACE TABLE looked_at AS SELECT * FROM {source.expression} LIMIT {ROWS}")
     described = connection.execute("DESCRIBE looked_at").fetchall()
     rows = connection.execute(f"SELECT * FROM looked_at LIMIT {SAMPLE}").fetchall()
@@ -92,9 +92,9 @@ def _table(connection: duckdb.DuckDBPyConnection, source: DataSource) -> TableFa
         "profiled_rows": min(counted, ROWS),
         "column_count": len(described),
         "columns": [
-            _column(connection, str(one[0]), str(one[1])) for one in described[:MOST_PROFILED_COLUMNS]
+            _column(connection, str(column[0]), str(column[1])) for column in described[:MAX_PROFILED_COLUMNS]
         ],
-        "sample": [[_short(value) for value in row[:MOST_PROFILED_COLUMNS]] for row in rows],
+        "sample": [[_short(value) for value in row[:MAX_PROFILED_COLUMNS]] for row in rows],
     }
 
 
@@ -102,21 +102,21 @@ def _column(connection: duckdb.DuckDBPyConnection, name: str, type: str) -> Colu
     column = quoted(name)
     nested = any(mark in type for mark in _NESTED)
     if nested:
-        (nulls,) = _one(connection, f"SELECT count(*) - count({column}) FROM looked_at")
-        told: tuple[object, ...] = (nulls, None, None, None, None, 0)
+        (nulls,) = _first_row(connection, f"SELECT count(*) - count({column}) FROM looked_at")
+        statistics: tuple[object, ...] = (nulls, None, None, None, None, 0)
     else:
         mean = f"avg({column})" if type.startswith(_NUMBERS) else "NULL"
-        told = _one(
+        statistics = _first_row(
             connection,
             f"SELECT count(*) - count({column}), count(DISTINCT {column}), min({column}), max({column}), {mean}, "
             f"count({column}) FROM looked_at",
         )
-    nulls, distinct, least, most, mean, present = told
+    nulls, distinct, least, most, mean, present = statistics
     unique = not nested and distinct == present and 0 < int(str(present)) <= KEY_VALUES
     values = [] if nested or type.startswith(_NO_KEYS) else _fingerprints(connection, column, unique=unique)
     return {
-        "name": name[:LONGEST],
-        "type": type[:LONGEST],
+        "name": name[:MAX_TEXT],
+        "type": type[:MAX_TEXT],
         "nulls": int(str(nulls)),
         "distinct": None if distinct is None else int(str(distinct)),
         "min": _short(least),
@@ -129,25 +129,25 @@ def _column(connection: duckdb.DuckDBPyConnection, name: str, type: str) -> Colu
 
 
 def _top(connection: duckdb.DuckDBPyConnection, column: str) -> list[dict[str, object]]:
-    found = connection.execute(
+    rows = connection.execute(
         f"SELECT {column}, count(*) AS n FROM looked_at WHERE {column} IS NOT NULL GROUP BY ALL "
         f"ORDER BY n DESC, {column} LIMIT {TOP}"
     ).fetchall()
-    return [{"value": _short(value), "count": int(count)} for value, count in found]
+    return [{"value": _short(value), "count": int(count)} for value, count in rows]
 
 
 def _fingerprints(connection: duckdb.DuckDBPyConnection, column: str, *, unique: bool) -> list[str]:
-    found = connection.execute(
+    rows = connection.execute(
         f"SELECT DISTINCT CAST({column} AS VARCHAR) FROM looked_at WHERE {column} IS NOT NULL "
         f"LIMIT {KEY_VALUES if unique else COMPARED}"
     ).fetchall()
     return [
-        hashlib.blake2b(str(one[0]).strip().encode("utf-8", "replace"), digest_size=6).hexdigest()
-        for one in found
+        hashlib.blake2b(str(row[0]).strip().encode("utf-8", "replace"), digest_size=6).hexdigest()
+        for row in rows
     ]
 
 
-def _one(connection: duckdb.DuckDBPyConnection, query: str) -> tuple[object, ...]:
+def _first_row(connection: duckdb.DuckDBPyConnection, query: str) -> tuple[object, ...]:
     row = connection.execute(query).fetchone()
     assert row is not None
     return row
@@ -155,13 +155,13 @@ def _one(connection: duckdb.DuckDBPyConnection, query: str) -> tuple[object, ...
 
 def _short(value: object) -> object:
     shown = cell(value)
-    return f"{shown[:LONGEST]}…" if isinstance(shown, str) and len(shown) > LONGEST else shown
+    return f"{shown[:MAX_TEXT]}…" if isinstance(shown, str) and len(shown) > MAX_TEXT else shown
 
 
 def links(tables: list[Named]) -> list[dict[str, Any]]:
     """Return the most likely links, best first."""
-    found = sorted(_links(tables), key=lambda link: (-link["overlap"], link["file"], link["column"]))
-    return found[:MOST_LINKS]
+    ranked = sorted(_links(tables), key=lambda link: (-link["overlap"], link["file"], link["column"]))
+    return ranked[:MAX_LINKS]
 
 
 def _links(tables: list[Named]) -> Iterator[dict[str, Any]]:
@@ -178,7 +178,7 @@ def _links(tables: list[Named]) -> Iterator[dict[str, Any]]:
                     continue
                 overlap = sum(value in values for value in column["values"]) / len(column["values"])
                 alike = _alike(column["name"], key["name"], other["sheet"] or other_file)
-                if overlap >= LEAST_OVERLAP and (alike or _telling(column, key)):
+                if overlap >= LEAST_OVERLAP and (alike or _informative(column, key)):
                     yield {
                         "file": file,
                         "sheet": table["sheet"],
@@ -199,7 +199,7 @@ def _alike(name: str, key: str, table: str) -> bool:
     }
 
 
-def _telling(column: ColumnFacts, key: ColumnFacts) -> bool:
+def _informative(column: ColumnFacts, key: ColumnFacts) -> bool:
     texts = column["type"] == key["type"] == "VARCHAR"
     return texts and len(column["values"]) >= FEWEST_VALUES
 
@@ -216,11 +216,11 @@ OVERHEAD = 1 << 30
 WAITING = 3
 """Wall-clock limit of a process, as a multiple of its CPU limit."""
 _TOO_LONG = "reading it takes longer than {:g} seconds, or gives too much"
-LARGEST = 64 << 20
+MAX_REPLY = 64 << 20
 """Largest reply in bytes."""
-MOST_OTHERS = 100
-MOST_ENTRIES = 20_000
-MOST_COLUMNS = 2_000
+MAX_OTHERS = 100
+MAX_ENTRIES = 20_000
+MAX_COLUMNS = 2_000
 """Most columns described in one reply; those of the first tables."""
 READ_WHOLE = 64 << 20
 """Largest file, in bytes, that is checked completely before a part of it is read."""
@@ -269,14 +269,14 @@ def _inspect(request: FileRequest, ends: float) -> dict[str, Any]:
     root = request["path"]
     if not os.path.isdir(root):
         os.stat(root)
-        root, found = os.path.dirname(root), [os.path.basename(root)]
+        root, names = os.path.dirname(root), [os.path.basename(root)]
         others, more = list[str](), 0
     else:
         os.listdir(root)
-        found, others, more = _found(root, request["files"])
+        names, others, more = _data_files(root, request["files"])
     files: list[dict[str, Any]] = []
     tables: list[Named] = []
-    for name in found:
+    for name in names:
         path = os.path.join(root, name)
         file: dict[str, Any] = {"name": _shown(name), "kind": kind_of(path) or "other", "size": 0}
         try:
@@ -287,7 +287,7 @@ def _inspect(request: FileRequest, ends: float) -> dict[str, Any]:
         tables += [(file["name"], table) for table in file.get("tables", [])]
         files.append(file)
     linked = links(tables)
-    left = MOST_COLUMNS
+    left = MAX_COLUMNS
     for _, table in tables:
         if len(table["columns"]) > left:
             table["columns"] = table["columns"][:left]
@@ -302,7 +302,7 @@ def _profiled(path: str, connection: duckdb.DuckDBPyConnection) -> dict[str, Any
     return {"tables": profiles(connection, path)}
 
 
-def _found(root: str, most: int) -> tuple[list[str], list[str], int]:
+def _data_files(root: str, most: int) -> tuple[list[str], list[str], int]:
     """Return data files, other files (relative names), and the number of further data files."""
     data: list[str] = []
     others: list[str] = []
@@ -314,9 +314,9 @@ def _found(root: str, most: int) -> tuple[list[str], list[str], int]:
             path = os.path.relpath(os.path.join(folder, name), root)
             if not name.startswith("."):
                 (data if kind_of(name) else others).append(path)
-        if seen > MOST_ENTRIES:
+        if seen > MAX_ENTRIES:
             break
-    return data[:most], [_shown(name) for name in others[:MOST_OTHERS]], max(len(data) - most, 0)
+    return data[:most], [_shown(name) for name in others[:MAX_OTHERS]], max(len(data) - most, 0)
 
 
 def _read(request: FileRequest, ends: float) -> dict[str, Any]:
@@ -330,13 +330,13 @@ def _read(request: FileRequest, ends: float) -> dict[str, Any]:
 def _rows(request: FileRequest, connection: duckdb.DuckDBPyConnection) -> dict[str, Any]:
     whole = os.path.getsize(request["path"]) <= READ_WHOLE
     source = tables_of(connection, request["path"], request["sheet"], whole=whole)[0]
-    known = [
+    column_names = [
         str(row[0]) for row in connection.execute(f"DESCRIBE SELECT * FROM {source.expression}").fetchall()
     ]
-    lower = {name.lower(): name for name in known}
+    lower = {name.lower(): name for name in column_names}
     for name in request["columns"]:
         if name.lower() not in lower:
-            return {"wrong_column": name, "known": known}
+            return {"wrong_column": name, "known": column_names}
     names = [lower[name.lower()] for name in request["columns"]]
     chosen = ", ".join(map(quoted, names)) or "*"
     where = f"WHERE ({request['where']}\n)" if request["where"] else ""
@@ -416,7 +416,7 @@ def _work(work: Work, writing: int, seconds: float, memory: int) -> None:
 def _received(descriptor: int, ends: float) -> bytes | None:
     parts: list[bytes] = []
     size = 0
-    while size <= LARGEST:
+    while size <= MAX_REPLY:
         ready, _, _ = select.select([descriptor], [], [], max(ends - time.monotonic(), 0))
         if not ready:
             return None

@@ -25,9 +25,9 @@ _KINDS = {
 }
 _PACKED = (".gz", ".zst")
 _OLD = ".xls"
-MOST_SHEETS = 20
+MAX_SHEETS = 20
 FIRST_ROWS = 2_000
-MOST_CELLS = 2_000_000
+MAX_CELLS = 2_000_000
 
 
 class UnreadableData(Exception):
@@ -160,7 +160,7 @@ def _sheets(connection: duckdb.DuckDBPyConnection, path: str, wanted: str | None
     names = [name for name in book.sheetnames if wanted is None or name == wanted]
     if wanted is not None and not names:
         raise UnreadableData(f"there is no sheet {wanted!r}. There are: {', '.join(book.sheetnames)}")
-    for number, name in enumerate(names[:MOST_SHEETS]):
+    for number, name in enumerate(names[:MAX_SHEETS]):
         source = _sheet(connection, book[name], f"sheet_{number}", name)
         if source is not None:
             yield source
@@ -174,7 +174,7 @@ def _sheet(connection: duckdb.DuckDBPyConnection, sheet: Foreign, table: str, na
         return None
     for row in sheet.iter_rows(values_only=True):
         cells += len(row)
-        if cells > MOST_CELLS:
+        if cells > MAX_CELLS:
             note = f"only its first {len(rows)} rows are read"
             break
         if any(value is not None for value in row):

@@ -31,12 +31,12 @@ class Ocr:
     def __init__(self, program: str, languages: str) -> None:
         self._program = program
         self._languages = languages
-        self._place = shutil.which(program)
+        self._executable = shutil.which(program)
 
     @property
     def there(self) -> bool:
         """The program is installed."""
-        return self._place is not None
+        return self._executable is not None
 
     @property
     def missing(self) -> str:
@@ -48,8 +48,8 @@ class Ocr:
 
         :raises Unreadable: if the program fails.
         """
-        assert self._place is not None
-        command = [self._place, "-", "-", "-l", self._languages]
+        assert self._executable is not None
+        command = [self._executable, "-", "-", "-l", self._languages]
         png = png_of(picture.convert("RGB"))
         done = subprocess.run(command, input=png, capture_output=True, timeout=SECONDS, check=False)
         if done.returncode:

@@ -117,7 +117,11 @@ def _paragraphs(element: Untyped) -> str:
     """Return the text of all paragraphs in an element, in tables and text boxes as well."""
     paragraphs = element.iter(f"{_WORD}p")
     # A text box is stored a second time, for old programs.
-    return " ".join(each.text for each in paragraphs if next(each.iterancestors("{*}Fallback"), None) is None)
+    return " ".join(
+        paragraph.text
+        for paragraph in paragraphs
+        if next(paragraph.iterancestors("{*}Fallback"), None) is None
+    )
 
 
 def _labelled(label: str, text: str) -> str:
@@ -133,8 +137,8 @@ def _style_name(paragraph: Untyped) -> str:
 def _heading_level(paragraph: Untyped) -> int | None:
     """Return the level of a heading, by its style or outline level."""
     name = _style_name(paragraph)
-    if found := _HEADING.search(name):
-        return int(found[1]) or 1
+    if match := _HEADING.search(name):
+        return int(match[1]) or 1
     if name.lower().startswith("title"):
         return 1
     outline = paragraph._p.find(_LEVEL)
@@ -243,11 +247,11 @@ def _pptx_rows(table: Untyped) -> Iterator[list[str]]:
 
 def _chart(chart: Untyped) -> Iterator[list[object]]:
     """Yield the data of a chart, with its series as columns."""
-    series = [one for plot in chart.plots for one in plot.series]
+    series = [series_data for plot in chart.plots for series_data in plot.series]
     plot = next(iter(chart.plots), None)
     names = [str(category) for category in plot.categories] if plot is not None else []
-    yield [None, *(one.name for one in series)]
-    columns = [list(one.values) for one in series]
+    yield [None, *(series_data.name for series_data in series)]
+    columns = [list(series_data.values) for series_data in series]
     for position in range(max(map(len, columns), default=0)):
         name = names[position] if position < len(names) else str(position + 1)
         yield [name, *(column[position] if position < len(column) else None for column in columns)]

@@ -101,15 +101,15 @@ class PdfDocument:
         """Return the ruled tables on these pages."""
         import pdfplumber
 
-        found: list[dict[str, object]] = []
+        tables: list[dict[str, object]] = []
         with pdfplumber.open(self._path, pages=list(numbers)) as pdf:
             for page in pdf.pages:
                 for table in page.find_tables():
                     rows = [list(map(as_cell, row)) for row in table.extract()]
                     if any(cell for row in rows for cell in row):
-                        found.append({"page": page.page_number, "rows": rows})
+                        tables.append({"page": page.page_number, "rows": rows})
                 page.close()
-        return found
+        return tables
 
     def _page(self, number: int) -> Untyped:
         pypdfium2 = import_module("pypdfium2")
@@ -139,8 +139,8 @@ class PdfDocument:
             page: int | None = target.get_index() if target is not None else None
             if not title or page is None or not 0 <= page < len(texts):
                 continue
-            inside = _find_title(title, texts[page], before - starts[page])
-            before = max(before, starts[page] + inside)
+            offset = _find_title(title, texts[page], before - starts[page])
+            before = max(before, starts[page] + offset)
             draft.section(title, mark.level + 1, before)
         return bool(draft.sections)
 
@@ -214,5 +214,5 @@ def _headings(lines: Sequence[_Line]) -> Iterator[tuple[str, int, int]]:
 def _find_title(title: str, text: str, least: int) -> int:
     """Return the position of a title on a page, or 0 if it is not found."""
     pattern = r"\s+".join(re.escape(word) for word in title.split())
-    found = re.compile(pattern, re.IGNORECASE).search(text, max(least, 0))
-    return found.start() if found else 0
+    match = re.compile(pattern, re.IGNORECASE).search(text, max(least, 0))
+    return match.start() if match else 0

@@ -65,10 +65,10 @@ MAX_TABLE_DEPTH = 8
 
 def answer(request: str) -> None:
     """Handle a request and write the reply."""
-    asked = json.loads(request)
+    arguments = json.loads(request)
     blob = b""
     try:
-        reply, blob = _do(asked)
+        reply, blob = _do(arguments)
     except UnreadableDocument as error:
         reply = {"why": error.why, "message": str(error)}
     except MemoryError:
@@ -87,22 +87,22 @@ def answer(request: str) -> None:
         file.write(json.dumps(reply, ensure_ascii=False).encode("utf-8", "replace") + b"\n" + blob)
 
 
-def _do(asked: dict[str, str]) -> tuple[dict[str, object], bytes]:
-    name, do = asked["name"], asked["do"]
+def _do(arguments: dict[str, str]) -> tuple[dict[str, object], bytes]:
+    name, do = arguments["name"], arguments["do"]
     if do == "content":
-        head, text = _draft(name, Ocr(asked["ocr_program"], asked["ocr_languages"])).finished()
+        head, text = _draft(name, Ocr(arguments["ocr_program"], arguments["ocr_languages"])).finished()
         return head, text.encode("utf-8", "replace")
     opened = _open(name)
     if do == "page":
-        png, width, height, dpi = _page(opened, int(asked["page"]), int(asked["dpi"]))
+        png, width, height, dpi = _page(opened, int(arguments["page"]), int(arguments["dpi"]))
         return {"width": width, "height": height, "dpi": dpi}, png
     if do == "picture":
         if not isinstance(opened, DocxDocument | PptxDocument):
             raise UnreadableDocument("not_found", "it contains no pictures")
-        png, width, height = as_png(opened.picture(asked["key"]))
+        png, width, height = as_png(opened.picture(arguments["key"]))
         return {"width": width, "height": height, "dpi": 0}, png
     if do == "tables":
-        pages = [int(page) for page in asked["pages"].split(",")]
+        pages = [int(page) for page in arguments["pages"].split(",")]
         return {"tables": opened.tables(pages) if isinstance(opened, PdfDocument) else []}, b""
     raise ValueError(do)
 
@@ -212,9 +212,9 @@ def decoded(data: bytes) -> str:
     try:
         return data.decode()
     except UnicodeDecodeError:
-        found = _CHARSET.search(data[:4096])
+        declaration = _CHARSET.search(data[:4096])
         try:
-            encoding = codecs.lookup(found[1].decode()).name if found else "cp1252"
+            encoding = codecs.lookup(declaration[1].decode()).name if declaration else "cp1252"
         except LookupError:
             encoding = "cp1252"
         if encoding == "utf-8":
@@ -258,15 +258,15 @@ class _HtmlTable:
             here, below = below, {}
             for cell in row:
                 while reaching := here.pop(len(texts), None):
-                    _place(reaching, texts, below)
+                    _add_cell(reaching, texts, below)
                 for _ in range(cell.across):
-                    _place(cell, texts, below)
+                    _add_cell(cell, texts, below)
             while reaching := here.pop(len(texts), None):
-                _place(reaching, texts, below)
+                _add_cell(reaching, texts, below)
             yield texts
 
 
-def _place(cell: _HtmlCell, texts: list[str], below: dict[int, _HtmlCell]) -> None:
+def _add_cell(cell: _HtmlCell, texts: list[str], below: dict[int, _HtmlCell]) -> None:
     if cell.down > 1:
         below[len(texts)] = cell._replace(down=cell.down - 1)
     texts.append(cell.text)
@@ -296,7 +296,7 @@ class _HtmlReader(HTMLParser):
         return self._draft
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        given = dict(attrs)
+        attributes = dict(attrs)
         if self._hidden:
             return
         if tag in _HIDDEN:
@@ -306,19 +306,19 @@ class _HtmlReader(HTMLParser):
         elif tag == "table" and len(self._tables) < MAX_TABLE_DEPTH:
             self._begin_table()
         elif self._tables and tag in ("tr", "td", "th", "caption"):
-            self._inside_table(tag, given)
+            self._start_table_tag(tag, attributes)
         elif tag == "br":
             self._words.append(_LINE)
         elif tag == "img":
-            self._words.append(f" [picture: {given['alt']}] " if given.get("alt") else "")
+            self._words.append(f" [picture: {attributes['alt']}] " if attributes.get("alt") else "")
         elif tag not in _INLINE:
             self._break()
             if tag == "pre":
                 self._kept_blanks += 1
             elif tag == "li":
                 self._words.append("- ")
-            elif (found := _HEADING.match(tag)) and not self._tables:
-                self._heading = int(found[1])
+            elif (heading := _HEADING.match(tag)) and not self._tables:
+                self._heading = int(heading[1])
 
     def handle_endtag(self, tag: str) -> None:
         if self._hidden:
@@ -369,14 +369,14 @@ class _HtmlReader(HTMLParser):
         self._words = []
         self._tables.append(_HtmlTable())
 
-    def _inside_table(self, tag: str, given: dict[str, str | None]) -> None:
+    def _start_table_tag(self, tag: str, attributes: dict[str, str | None]) -> None:
         table = self._tables[-1]
         self._end_cell()
         self._words = []
         if tag == "tr" or (tag != "caption" and not table.rows):
             table.rows.append([])
         if tag in ("td", "th"):
-            table.spans = (_span(given.get("colspan")), _span(given.get("rowspan")))
+            table.spans = (_span(attributes.get("colspan")), _span(attributes.get("rowspan")))
 
     def _end_cell(self) -> None:
         table = self._tables[-1]

@@ -36,34 +36,37 @@ class DatabaseFiles:
     def replaced(self) -> bool:
         """Return whether a file exists now that is not the one of the start."""
         now = self._identities()
-        return any(one is not None and one != before for one, before in zip(now, self._before, strict=True))
+        return any(
+            identity is not None and identity != before
+            for identity, before in zip(now, self._before, strict=True)
+        )
 
     def _identities(self) -> list[_Identity]:
         return [_identity(path) for path in self.paths]
 
 
-def confine(place: DatabaseSpec) -> None:
+def confine(database: DatabaseSpec) -> None:
     """Confine this process to its database, irrevocably. It must have one thread."""
-    if place.engine in ("postgres", "keeper"):
+    if database.engine in ("postgres", "keeper"):
         refuse_changes()
         return
-    target = os.path.realpath(place.target)
+    target = os.path.realpath(database.target)
     index = Path(f"{target}-shm")
-    if place.engine == "sqlite" and not place.writable and Path(f"{target}-wal").exists():
+    if database.engine == "sqlite" and not database.writable and Path(f"{target}-wal").exists():
         # SQLite reads a file with this journal only with an index, which this process could not create later.
         # In a directory that is read-only for this process too, the engine reports it.
         with suppress(OSError):
             index.touch(0o600)
     public = _PUBLIC
-    if place.engine == "duckdb":
+    if database.engine == "duckdb":
         public = (*_PUBLIC, *_SIZES)
         # Kept open, since the rule counts only as long as the kernel keeps this file's inode.
         with suppress(OSError):
             os.open(_CGROUP, os.O_RDONLY)
     restrict_files(
-        readable=[*_real([*DatabaseFiles(place.target).paths, *public]), *_time_zones()],
+        readable=[*_real([*DatabaseFiles(database.target).paths, *public]), *_time_zones()],
         writable=[str(index)],
-        folder=place.folder,
+        folder=database.folder,
     )
     restrict_calls(files=True)
 
@@ -74,13 +77,13 @@ def _real(paths: Iterable[str]) -> list[str]:
 
 def _time_zones() -> list[str]:
     """Return the directory of the library with which DuckDB converts times, if it is installed."""
-    found = importlib.util.find_spec("pytz")
-    return [os.path.dirname(found.origin)] if found is not None and found.origin else []
+    spec = importlib.util.find_spec("pytz")
+    return [os.path.dirname(spec.origin)] if spec is not None and spec.origin else []
 
 
 def _identity(path: str) -> _Identity:
     try:
-        found = os.stat(path)
+        info = os.stat(path)
     except OSError:
         return None
-    return found.st_dev, found.st_ino
+    return info.st_dev, info.st_ino

@@ -34,12 +34,12 @@ _CHANGING = frozenset(
 class DuckdbEngine(SqlEngine):
     """An open DuckDB file. Each statement has its own connection."""
 
-    def __init__(self, place: DatabaseSpec) -> None:
-        self._path = Path(place.target)
-        self._writable = place.writable
-        self._memory = place.memory
+    def __init__(self, database: DatabaseSpec) -> None:
+        self._path = Path(database.target)
+        self._writable = database.writable
+        self._memory = database.memory
         self._cursor: duckdb.DuckDBPyConnection | None = None
-        self._files = DatabaseFiles(place.target)
+        self._files = DatabaseFiles(database.target)
         self._base = self._open()
 
     def run(self, query: str) -> StatementResult:
@@ -80,30 +80,30 @@ class DuckdbEngine(SqlEngine):
 
     def tables(self) -> list[EngineTable]:
         self._cursor = cursor = self._base.cursor()
-        found: dict[tuple[str, str], EngineTable] = {}
+        by_name: dict[tuple[str, str], EngineTable] = {}
         for schema, name, kind in cursor.execute(
             "SELECT table_schema, table_name, table_type FROM information_schema.tables "
             "WHERE table_catalog = current_database() ORDER BY table_schema <> 'main', table_schema, table_name"
         ).fetchall():
             shown = name if schema == "main" else f"{schema}.{name}"
             kind = "view" if kind == "VIEW" else "table"
-            found[schema, name] = EngineTable(shown, f"{quoted(schema)}.{quoted(name)}", kind)
+            by_name[schema, name] = EngineTable(shown, f"{quoted(schema)}.{quoted(name)}", kind)
         for schema, name, column, type_, nullable in cursor.execute(
             "SELECT schema_name, table_name, column_name, data_type, is_nullable FROM duckdb_columns() "
             "WHERE database_name = current_database() AND NOT internal ORDER BY column_index"
         ).fetchall():
-            if (schema, name) in found:
-                found[schema, name].columns.append(EngineColumn(column, type_, nullable=bool(nullable)))
+            if (schema, name) in by_name:
+                by_name[schema, name].columns.append(EngineColumn(column, type_, nullable=bool(nullable)))
         for schema, name, kind, columns, other, others in cursor.execute(
             "SELECT schema_name, table_name, constraint_type, constraint_column_names, referenced_table, "
             "referenced_column_names FROM duckdb_constraints() WHERE database_name = current_database()"
         ).fetchall():
-            table = found.get((schema, name))
+            table = by_name.get((schema, name))
             if table is not None and kind == "PRIMARY KEY":
                 table.primary_key = list(columns)
             elif table is not None and kind == "FOREIGN KEY":
                 table.foreign_keys.append(EngineForeignKey(list(columns), other, list(others)))
-        return list(found.values())
+        return list(by_name.values())
 
     def copy(self, target: str, source: str) -> None:
         """Copy the file after closing it, which writes all data to it."""

@@ -44,11 +44,11 @@ def main() -> None:
     first = _next_request()
     if first is None:
         return
-    place = DatabaseSpec(**json.loads(first)["database"])
+    database = DatabaseSpec(**json.loads(first)["database"])
     # Before any thread, and after loading the engine's library, whose files are then out of reach.
-    open_engine = _loaded(place)
-    _limit(place)
-    confine(place)
+    open_engine = _loaded(database)
+    _limit(database)
+    confine(database)
     requests: queue.SimpleQueue[Request | None] = queue.SimpleQueue()
     wake, woken = os.pipe()
     engine_of: list[SqlEngine] = []
@@ -90,10 +90,10 @@ def _wait(wake: int, seconds: float | None, engine_of: list[SqlEngine]) -> bool:
         left = 0.05
 
 
-def _limit(place: DatabaseSpec) -> None:
-    space = place.memory + OVERHEAD[place.engine]
+def _limit(database: DatabaseSpec) -> None:
+    space = database.memory + OVERHEAD[database.engine]
     set_limit(resource.RLIMIT_AS, space)
-    set_limit(resource.RLIMIT_FSIZE, place.file_bytes)
+    set_limit(resource.RLIMIT_FSIZE, database.file_bytes)
     set_limit(resource.RLIMIT_CORE, 0)
     set_limit(resource.RLIMIT_NOFILE, DESCRIPTORS)
 
@@ -120,10 +120,10 @@ def _work(
     engine.close()
 
 
-def _loaded(place: DatabaseSpec) -> Callable[[], SqlEngine]:
+def _loaded(database: DatabaseSpec) -> Callable[[], SqlEngine]:
     """Load the engine's library; return a function that opens the database, or says that the library is missing."""
     try:
-        match place.engine:
+        match database.engine:
             case "sqlite":
                 from ._sqlite import SqliteEngine as Engine
             case "duckdb":
@@ -134,7 +134,7 @@ def _loaded(place: DatabaseSpec) -> Callable[[], SqlEngine]:
                 from ._postgres import PostgresCopies as Engine
     except ImportError:
         return _missing
-    return lambda: Engine(place)
+    return lambda: Engine(database)
 
 
 def _missing() -> SqlEngine:
@@ -182,14 +182,14 @@ def _query(engine: SqlEngine, request: Request) -> str:
     rows, more = _read(answer, request["rows"], request["bytes"])
     changed = answer.changed()
     engine.finish()
-    told = {
+    head = {
         "columns": [{"name": name, "type": type} for name, type in answer.columns],
         "changed": changed,
         "more": more,
         "seconds": time.perf_counter() - began,
     }
     # The rows are already encoded, because their size is limited in JSON.
-    return f'{_json(told)[:-1]}, "rows": [{",".join(rows)}]}}'
+    return f'{_json(head)[:-1]}, "rows": [{",".join(rows)}]}}'
 
 
 def _read(answer: StatementResult, most: int, most_bytes: int) -> tuple[list[str], str]:
@@ -211,18 +211,18 @@ def _schema(engine: SqlEngine, request: Request) -> dict[str, Any]:
     tables = engine.tables()
     engine.abandon()
     wanted = {name.lower() for name in request["tables"]}
-    known = [table.name for table in tables]
+    names = [table.name for table in tables]
     if wanted:
         tables = [table for table in tables if table.name.lower() in wanted]
     ends = time.monotonic() + request["counting_seconds"]
     described = [_described(engine, table, request, ends) for table in tables[: request["most"]]]
-    return {"tables": described, "known": known, "more": len(tables) > request["most"]}
+    return {"tables": described, "known": names, "more": len(tables) > request["most"]}
 
 
 def _described(engine: SqlEngine, table: EngineTable, request: Request, ends: float) -> dict[str, Any]:
-    told = asdict(table)
-    del told["quoted"]
-    told["row_count"] = told["sample"] = None
+    description = asdict(table)
+    del description["quoted"]
+    description["row_count"] = description["sample"] = None
     try:
         if table.kind == "table" and time.monotonic() < ends:
             counted = engine.run(
@@ -231,18 +231,18 @@ def _described(engine: SqlEngine, table: EngineTable, request: Request, ends: fl
             rows, _ = _read(counted, 1, 1000)
             engine.finish()
             count = json.loads(rows[0])[0]
-            told["row_count"] = count if count <= COUNTED else None
+            description["row_count"] = count if count <= COUNTED else None
         if request["samples"]:
             rows, _ = _read(
                 engine.run(f"SELECT * FROM {table.quoted} LIMIT {request['samples']}"), 100, request["bytes"]
             )
-            told["sample"] = [json.loads(row) for row in rows]
+            description["sample"] = [json.loads(row) for row in rows]
     except QueryRejected:
         # A view on a dropped table cannot be read but is still listed.
         pass
     finally:
         engine.abandon()
-    return told
+    return description
 
 
 def _json(value: object) -> str:

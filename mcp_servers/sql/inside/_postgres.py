@@ -97,22 +97,22 @@ class Connection(Protocol):
 _connect: Callable[..., Awaitable[Connection]] = asyncpg.connect  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
 
 
-async def connect(place: DatabaseSpec) -> Connection:
+async def connect(database: DatabaseSpec) -> Connection:
     """Connect; the connection is read-only unless the database is writable.
 
     :raises StatementDenied: if the role has privileges beyond data, unless `superuser` accepts it.
     """
     connection = await _connect(
-        place.target,
+        database.target,
         statement_cache_size=0,
         timeout=10,
         server_settings={
             "application_name": "agentflow",
             "client_connection_check_interval": "1000",
-            "default_transaction_read_only": "off" if place.writable else "on",
+            "default_transaction_read_only": "off" if database.writable else "on",
         },
     )
-    if not place.superuser and await connection.fetchval(_POWERS):
+    if not database.superuser and await connection.fetchval(_POWERS):
         await connection.close()
         raise StatementDenied(
             "this role may run programs and read files on the database's server: "
@@ -128,8 +128,8 @@ class PostgresEngine(SqlEngine):
     connected to it, so its server does that.
     """
 
-    def __init__(self, place: DatabaseSpec) -> None:
-        self._place = place
+    def __init__(self, database: DatabaseSpec) -> None:
+        self._database = database
         self._loop = asyncio.new_event_loop()
         self._task: asyncio.Task[object] | None = None
         self._dirty = False
@@ -139,13 +139,13 @@ class PostgresEngine(SqlEngine):
     def run(self, query: str) -> StatementResult:
         statement, cursor, first = self._wait(self._begin(query))
         return StatementResult(
-            [(str(one.name), str(one.type.name)) for one in statement.get_attributes() or ()],
+            [(str(column.name), str(column.type.name)) for column in statement.get_attributes() or ()],
             self._rows(cursor, first),
             lambda: _changed(statement.get_statusmsg()),
         )
 
     def finish(self) -> None:
-        if self._place.writable:
+        if self._database.writable:
             self._wait(self._commit())
 
     def tidy(self) -> None:
@@ -154,7 +154,7 @@ class PostgresEngine(SqlEngine):
             self._wait(self._open())
 
     def tables(self) -> list[EngineTable]:
-        return [_table(found) for found in self._wait(self._catalogue())]
+        return [_table(row) for row in self._wait(self._catalogue())]
 
     def interrupt(self) -> None:
         if (task := self._task) is not None:
@@ -188,7 +188,7 @@ class PostgresEngine(SqlEngine):
         """Return the connection after a reset."""
         connection = self._connection
         if connection is None or connection.is_closed():
-            self._connection = connection = await connect(self._place)
+            self._connection = connection = await connect(self._database)
         elif self._dirty:
             await connection.execute("ROLLBACK")
             await connection.execute("DISCARD ALL")
@@ -203,7 +203,9 @@ class PostgresEngine(SqlEngine):
             )
         self._dirty = True
         # After the SELECT has taken a snapshot, SET TRANSACTION READ WRITE is an error.
-        await connection.execute(f"BEGIN {'READ WRITE' if self._place.writable else 'READ ONLY'}; SELECT 1")
+        await connection.execute(
+            f"BEGIN {'READ WRITE' if self._database.writable else 'READ ONLY'}; SELECT 1"
+        )
         statement = await connection.prepare(query)
         if not statement.get_attributes():
             await statement.fetch()
@@ -238,16 +240,16 @@ class PostgresEngine(SqlEngine):
             return MemoryError()
         if isinstance(error, asyncpg.UndefinedTableError):
             return QueryRejected(type(error).__name__, message + self._hint(message))
-        told = [message, *(text for name in ("detail", "hint") if (text := details.get(name)))]
-        return QueryRejected(type(error).__name__, ". ".join(text.rstrip(".") for text in told))
+        parts = [message, *(text for name in ("detail", "hint") if (text := details.get(name)))]
+        return QueryRejected(type(error).__name__, ". ".join(text.rstrip(".") for text in parts))
 
     def _hint(self, message: str) -> str:
         try:
-            known = [table.name for table in self.tables()]
+            names = [table.name for table in self.tables()]
         except (SqlEngineError, InterruptedError):
             return ""
         parts = message.split('"')
-        return f".{nearest(parts[1], known)}" if len(parts) > 1 else ""
+        return f".{nearest(parts[1], names)}" if len(parts) > 1 else ""
 
 
 def _first_words(query: str, number: int) -> list[str]:
@@ -283,18 +285,18 @@ def _changed(status: str) -> int | None:
     return int(words[-1]) if words and words[0] in ("INSERT", "UPDATE", "DELETE", "MERGE") else None
 
 
-def _table(found: Foreign) -> EngineTable:
-    public = found["schema"] == "public"
+def _table(row: Foreign) -> EngineTable:
+    public = row["schema"] == "public"
     table = EngineTable(
-        found["name"] if public else f"{found['schema']}.{found['name']}",
-        found["quoted"],
-        "view" if found["is_view"] else "table",
+        row["name"] if public else f"{row['schema']}.{row['name']}",
+        row["quoted"],
+        "view" if row["is_view"] else "table",
         [
             EngineColumn(name, type, nullable=nullable)
-            for name, type, nullable in json.loads(found["columns"] or "[]")
+            for name, type, nullable in json.loads(row["columns"] or "[]")
         ],
     )
-    for kind, other, schema, here, there in json.loads(found["keys"] or "[]"):
+    for kind, other, schema, here, there in json.loads(row["keys"] or "[]"):
         if kind == "p":
             table.primary_key = here
         else:
@@ -310,10 +312,10 @@ class PostgresCopies(SqlEngine):
     It holds a lock with the owner's number as long as it lives. Copies of an owner whose lock is free are removed.
     """
 
-    def __init__(self, place: DatabaseSpec) -> None:
-        self._owner = place.owner
+    def __init__(self, database: DatabaseSpec) -> None:
+        self._owner = database.owner
         self._runner = asyncio.Runner()
-        self._connection: Connection = self._wait(connect(place))
+        self._connection: Connection = self._wait(connect(database))
         self._wait(self._begin())
 
     def copy(self, target: str, source: str) -> None:

@@ -25,7 +25,7 @@ from ._engine import (
 )
 from ._values import quoted
 
-LONGEST_VALUE = 64 * 1024 * 1024
+MAX_VALUE = 64 * 1024 * 1024
 _NEVER = frozenset(
     (
         sqlite3.SQLITE_ATTACH,
@@ -61,13 +61,13 @@ _RAW_PAGES = "sqlite_dbpage"
 class SqliteEngine(SqlEngine):
     """A SQLite file. Each statement has its own connection, so only data outlives it."""
 
-    def __init__(self, place: DatabaseSpec) -> None:
-        self._path = Path(place.target)
-        self._writable = place.writable
-        self._memory = place.memory
+    def __init__(self, database: DatabaseSpec) -> None:
+        self._path = Path(database.target)
+        self._writable = database.writable
+        self._memory = database.memory
         self._connection: sqlite3.Connection | None = None
         self._refused = ""
-        self._files = DatabaseFiles(place.target)
+        self._files = DatabaseFiles(database.target)
         self._connect().close()
 
     def run(self, query: str) -> StatementResult:
@@ -134,7 +134,7 @@ class SqliteEngine(SqlEngine):
         connection: sqlite3.Connection | None = None
         try:
             connection = sqlite3.connect(uri, uri=True, isolation_level=None, check_same_thread=False)
-            connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, LONGEST_VALUE)
+            connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MAX_VALUE)
             connection.setlimit(sqlite3.SQLITE_LIMIT_ATTACHED, 0)
             connection.text_factory = partial(str, encoding="utf-8", errors="replace")
             pragmas = (f"hard_heap_limit = {self._memory}", "trusted_schema = OFF", "temp_store = MEMORY")
@@ -181,10 +181,10 @@ class SqliteEngine(SqlEngine):
         unknown = set(range(len(columns)))
         try:
             for row in cursor:
-                for place in tuple(unknown):
-                    if row[place] is not None:
-                        columns[place] = (columns[place][0], _KINDS[type(row[place])])
-                        unknown.discard(place)
+                for index in tuple(unknown):
+                    if row[index] is not None:
+                        columns[index] = (columns[index][0], _KINDS[type(row[index])])
+                        unknown.discard(index)
                 yield row
         except sqlite3.Error as error:
             raise self._trouble(error) from None

@@ -60,5 +60,5 @@ class HouseholdEnv(gymnasium.Env[str, str]):
 def register() -> None:
     """Register it with `gymnasium.make`. Idempotent."""
     if HOUSEHOLD not in gymnasium.registry:
-        place = f"{HouseholdEnv.__module__}:{HouseholdEnv.__name__}"
-        gymnasium.register(HOUSEHOLD, entry_point=place)  # pyright: ignore[reportUnknownMemberType]
+        entry_point = f"{HouseholdEnv.__module__}:{HouseholdEnv.__name__}"
+        gymnasium.register(HOUSEHOLD, entry_point=entry_point)  # pyright: ignore[reportUnknownMemberType]

@@ -97,7 +97,7 @@ def actions(house: House) -> list[str]:
     front = house.front()
     return [
         *(f"go to {room}" for room in house.doors[house.room]),
-        *(f"go to {one.name}" for one in house.here() if one.name != house.at),
+        *(f"go to {piece.name}" for piece in house.here() if piece.name != house.at),
         *([] if front is None else _at(house, front)),
         *_with_hands(house),
         "look",
@@ -105,23 +105,23 @@ def actions(house: House) -> list[str]:
 
 
 def _at(house: House, front: Furniture) -> list[str]:
-    able, found, carried = front.able, list[str](), house.carried()
+    able, actions, carried = front.able, list[str](), house.carried()
     if able.opens:
-        found.append(f"{'close' if front.open else 'open'} {front.name}")
+        actions.append(f"{'close' if front.open else 'open'} {front.name}")
     if able.lights:
-        found.append(f"turn {'off' if front.lit else 'on'} {front.name}")
+        actions.append(f"turn {'off' if front.lit else 'on'} {front.name}")
     if front.shows and len(carried) < HANDS:
-        found += [f"take {thing.name} from {front.name}" for thing in house.lying(front.name)]
+        actions += [f"take {thing.name} from {front.name}" for thing in house.lying(front.name)]
     for thing in carried:
         if front.shows:
-            found.append(f"put {thing.name} {able.word} {front.name}")
+            actions.append(f"put {thing.name} {able.word} {front.name}")
         if able.cleans and thing.able.washable:
-            found.append(f"clean {thing.name} with {front.name}")
+            actions.append(f"clean {thing.name} with {front.name}")
         if able.heats and thing.able.warms:
-            found.append(f"heat {thing.name} with {front.name}")
+            actions.append(f"heat {thing.name} with {front.name}")
         if able.cools and thing.able.warms:
-            found.append(f"cool {thing.name} with {front.name}")
-    return found
+            actions.append(f"cool {thing.name} with {front.name}")
+    return actions
 
 
 def _with_hands(house: House) -> list[str]:
@@ -168,12 +168,12 @@ def _changed(thing: Thing, verb: str, at: str | None) -> Thing:
     return replace(thing, warmth="hot" if verb == "heat" else "cold")
 
 
-def _go(house: House, place: str) -> str:
-    if place in house.doors:
-        house.room, house.at = place, None
-        return f"You go to the {place}."
-    house.at = place
-    return f"You go to {place}."
+def _go(house: House, target: str) -> str:
+    if target in house.doors:
+        house.room, house.at = target, None
+        return f"You go to the {target}."
+    house.at = target
+    return f"You go to {target}."
 
 
 def _examine(house: House, thing: Thing) -> str:
@@ -191,26 +191,26 @@ def facts(house: House) -> dict[str, dict[str, str]]:
 
         assert facts(begin(3).house)["egg 1"]["place"] == "on stove 1"
     """
-    found: dict[str, dict[str, str]] = {}
+    properties: dict[str, dict[str, str]] = {}
     for piece in house.furniture.values():
-        own = {"open": _yes(piece.open)} if piece.able.opens else {}
-        found[piece.name] = {
+        openness = {"open": _yes(piece.open)} if piece.able.opens else {}
+        properties[piece.name] = {
             "room": piece.room,
-            **own,
+            **openness,
             **({"lit": _yes(piece.lit)} if piece.able.lights else {}),
         }
     for thing in house.things.values():
-        found[thing.name] = {
-            "place": _place(house, thing),
+        properties[thing.name] = {
+            "place": _describe_position(house, thing),
             "temperature": thing.warmth or "normal",
             **({"clean": _yes(not thing.dirty)} if thing.able.washable else {}),
             **({"sliced": _yes(thing.sliced)} if thing.able.slices else {}),
             **({"examined": _yes(thing.name in house.examined)} if thing.able.readable else {}),
         }
-    return found
+    return properties
 
 
-def _place(house: House, thing: Thing) -> str:
+def _describe_position(house: House, thing: Thing) -> str:
     return "carried" if thing.place is None else f"{house.furniture[thing.place].able.word} {thing.place}"
 
 

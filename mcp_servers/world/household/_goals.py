@@ -33,10 +33,10 @@ class Goal:
         if self.task == "examine":
             return f"Examine {_a(what)} in the light of a lamp."
         assert self.where is not None
-        place = f"{FURNITURE[self.where].word} {_a(self.where)}"
+        position = f"{FURNITURE[self.where].word} {_a(self.where)}"
         if self.number > 1:
-            return f"Put two {_plural(what)} {place}, both {place.partition(' ')[0]} the same one."
-        return f"Put {_a(what)} {place}."
+            return f"Put two {_plural(what)} {position}, both {position.partition(' ')[0]} the same one."
+        return f"Put {_a(what)} {position}."
 
     def reached(self, house: House) -> bool:
         """Return true if the household is in the target state."""
@@ -45,10 +45,10 @@ class Goal:
             return any(thing.place is None for thing in mine)
         if self.task == "examine":
             return any(thing.name in house.examined for thing in mine)
-        places = [thing.place for thing in mine if thing.place is not None]
+        positions = [thing.place for thing in mine if thing.place is not None]
         return any(
-            places.count(place) >= self.number and house.furniture[place].kind == self.where
-            for place in set(places)
+            positions.count(position) >= self.number and house.furniture[position].kind == self.where
+            for position in set(positions)
         )
 
     def _fits(self, thing: Thing) -> bool:
@@ -66,17 +66,21 @@ class _Task:
     state: str = ""
     number: int = 1
     thing: Callable[[ThingKind], bool] = lambda able: True
-    place: Callable[[FurnitureKind], bool] | None = lambda able: True
+    destination: Callable[[FurnitureKind], bool] | None = lambda able: True
 
 
 TASKS: Final = {
-    "find": _Task(place=None),
+    "find": _Task(destination=None),
     "place": _Task(),
-    "clean": _Task("clean", thing=lambda able: able.washable, place=lambda able: not able.cleans),
-    "heat": _Task("hot", thing=lambda able: able.warms, place=lambda able: not (able.heats or able.cools)),
-    "cool": _Task("cold", thing=lambda able: able.warms, place=lambda able: not (able.heats or able.cools)),
+    "clean": _Task("clean", thing=lambda able: able.washable, destination=lambda able: not able.cleans),
+    "heat": _Task(
+        "hot", thing=lambda able: able.warms, destination=lambda able: not (able.heats or able.cools)
+    ),
+    "cool": _Task(
+        "cold", thing=lambda able: able.warms, destination=lambda able: not (able.heats or able.cools)
+    ),
     "slice": _Task("sliced", thing=lambda able: able.slices),
-    "examine": _Task(thing=lambda able: able.readable, place=None),
+    "examine": _Task(thing=lambda able: able.readable, destination=None),
     "two": _Task(number=2),
 }
 """All kinds of tasks."""
@@ -91,15 +95,22 @@ def choose(random: Random, house: House, task: str) -> Goal | None:
         if wanted.thing(THINGS[kind])
         and sum(thing.kind == kind for thing in house.things.values()) >= wanted.number
         # Things to clean start dirty, or the task would be done already.
-        and (wanted.state != "clean" or all(one.dirty for one in house.things.values() if one.kind == kind))
+        and (
+            wanted.state != "clean"
+            or all(piece.dirty for piece in house.things.values() if piece.kind == kind)
+        )
     ]
-    place, lamps = wanted.place, [one for one in house.furniture.values() if one.able.lights]
+    accepts, lamps = wanted.destination, [piece for piece in house.furniture.values() if piece.able.lights]
     if not kinds or (task == "examine" and not lamps):
         return None
     where = None
-    if place is not None:
+    if accepts is not None:
         there = sorted(
-            {one.kind for one in house.furniture.values() if not one.able.lights and place(one.able)}
+            {
+                piece.kind
+                for piece in house.furniture.values()
+                if not piece.able.lights and accepts(piece.able)
+            }
         )
         where = random.choice(there)
     goal = Goal(task, random.choice(kinds), wanted.state, where, wanted.number)

@@ -112,13 +112,13 @@ def build(random: Random) -> House:
                 count[kind] += 1
                 name = f"{kind} {count[kind]}"
                 furniture[name] = Furniture(name, kind, room)
-    places = [piece.name for piece in furniture.values() if not piece.able.lights]
+    surfaces = [piece.name for piece in furniture.values() if not piece.able.lights]
     things: dict[str, Thing] = {}
     for kind in sorted(THINGS):
         for number in range(1, random.randint(1, THINGS_OF_A_KIND) + 1):
             dirty = THINGS[kind].washable and random.random() < 0.5
             name = f"{kind} {number}"
-            things[name] = Thing(name, kind, random.choice(places), dirty=dirty)
+            things[name] = Thing(name, kind, random.choice(surfaces), dirty=dirty)
     return House(_doors(random, rooms), furniture, things, random.choice(rooms))
 
 

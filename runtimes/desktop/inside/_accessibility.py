@@ -84,7 +84,7 @@ def opened(address: str) -> Generator[BusConnection]:
 
 _NAMES = "org.a11y.atspi"
 _ROOT = ("org.a11y.atspi.Registry", "/org/a11y/atspi/accessible/root")
-_MOST, _DEEPEST, _SECONDS = 1500, 40, 20.0
+_MAX_LINES, _MAX_DEPTH, _SECONDS = 1500, 40, 20.0
 _SCREEN, _CHARACTERS = 0, 200
 # Bits of a state set that matter for interaction.
 _STATES = {
@@ -100,7 +100,7 @@ _SENSITIVE, _SHOWING = 24, 25
 _MUTE = ("filler", "panel", "redundant object")
 """Roles without information unless they have a name: their children are listed in their place."""
 
-Place = tuple[str, str]
+Node = tuple[str, str]
 
 
 def tree(address: str) -> str:
@@ -126,26 +126,26 @@ class _Walk:
         self._cut = False
 
     def lines(self) -> str:
-        for place in self._children(_ROOT):
-            self._describe(place, 0, 0)
+        for node in self._children(_ROOT):
+            self._describe(node, 0, 0)
         return "\n".join([*self._lines, *(["…"] if self._cut else [])])
 
-    def _describe(self, place: Place, depth: int, indent: int) -> None:
-        if depth > _DEEPEST or len(self._lines) >= _MOST or time.monotonic() > self._until:
+    def _describe(self, node: Node, depth: int, indent: int) -> None:
+        if depth > _MAX_DEPTH or len(self._lines) >= _MAX_LINES or time.monotonic() > self._until:
             self._cut = True
             return
         try:
-            role: str = self._ask(place, "Accessible", "GetRoleName")
-            low, high = self._ask(place, "Accessible", "GetState")
+            role: str = self._ask(node, "Accessible", "GetRoleName")
+            low, high = self._ask(node, "Accessible", "GetState")
             states = low | high << 32
             # Applications never have the state "showing", but their children may.
             if depth and not states >> _SHOWING & 1:
                 return
-            name = str(self._bus.property(*place, f"{_NAMES}.Accessible", "Name"))
+            name = str(self._bus.property(*node, f"{_NAMES}.Accessible", "Name"))
             says = bool(name) or role not in _MUTE
             if says:
-                self._lines.append("  " * indent + self._line(place, role, name, states))
-            children = self._children(place)
+                self._lines.append("  " * indent + self._line(node, role, name, states))
+            children = self._children(node)
         except BusTimeout:
             self._cut = True
             return
@@ -154,27 +154,27 @@ class _Walk:
         for child in children:
             self._describe(child, depth + 1, indent + says)
 
-    def _line(self, place: Place, role: str, name: str, states: int) -> str:
+    def _line(self, node: Node, role: str, name: str, states: int) -> str:
         parts = [role.replace(" ", "-"), _quoted(name)]
         parts += [name for bit, name in _STATES.items() if states >> bit & 1]
         if not states >> _SENSITIVE & 1 and role != "application":
             parts.append("disabled")
-        offered = self._ask(place, "Accessible", "GetInterfaces")
+        offered = self._ask(node, "Accessible", "GetInterfaces")
         if f"{_NAMES}.Text" in offered:
-            content = str(self._ask(place, "Text", "GetText", "ii", (0, _CHARACTERS)))
+            content = str(self._ask(node, "Text", "GetText", "ii", (0, _CHARACTERS)))
             parts += [f"= {_quoted(content)}"] if content and content != name else []
         if f"{_NAMES}.Component" in offered:
-            x, y, width, height = self._ask(place, "Component", "GetExtents", "u", (_SCREEN,))
+            x, y, width, height = self._ask(node, "Component", "GetExtents", "u", (_SCREEN,))
             parts.append(f"[{x},{y},{width},{height}]")
         return " ".join(parts)
 
-    def _children(self, place: Place) -> list[Place]:
-        return [(name, path) for name, path in self._ask(place, "Accessible", "GetChildren")]
+    def _children(self, node: Node) -> list[Node]:
+        return [(name, path) for name, path in self._ask(node, "Accessible", "GetChildren")]
 
     def _ask(
-        self, place: Place, interface: str, method: str, signature: str = "", values: tuple[object, ...] = ()
+        self, node: Node, interface: str, method: str, signature: str = "", values: tuple[object, ...] = ()
     ) -> Any:  # noqa: ANN401  # whatever the method returns
-        return self._bus.call(*place, f"{_NAMES}.{interface}", method, signature, values)
+        return self._bus.call(*node, f"{_NAMES}.{interface}", method, signature, values)
 
 
 def _quoted(text: str) -> str:

@@ -18,7 +18,7 @@ from Xlib.error import ConnectionClosedError, XError
 from Xlib.ext import xtest
 
 from runtimes._framing import FrameError, read_frame, write_frame
-from runtimes.desktop.inside._wire import LARGEST, Message, pack, unpack
+from runtimes.desktop.inside._wire import MAX_MESSAGE, Message, pack, unpack
 from runtimes.desktop.inside._x_server import XServer
 
 
@@ -38,7 +38,7 @@ def windows(display: Display) -> list[dict[str, Any]]:
 
 def _described(display: Display, number: int, *, focused: bool) -> dict[str, Any]:
     window = display.create_resource_object("window", number)
-    place = window.get_geometry()
+    geometry = window.get_geometry()
     corner = display.screen().root.translate_coords(window, 0, 0)
     named = window.get_wm_class()
     return {
@@ -46,8 +46,8 @@ def _described(display: Display, number: int, *, focused: bool) -> dict[str, Any
         "application": named[1] if named else "",
         "x": -corner.x if corner.x > 0x7FFF else corner.x,
         "y": corner.y,
-        "width": place.width,
-        "height": place.height,
+        "width": geometry.width,
+        "height": geometry.height,
         "focused": focused,
     }
 
@@ -61,8 +61,8 @@ def _title(display: Display, window: Any) -> str:  # noqa: ANN401  # the library
 
 
 def _property(display: Display, window: Any, name: str) -> Any:  # noqa: ANN401  # of any type
-    found = window.get_full_property(display.intern_atom(name), X.AnyPropertyType)
-    return found.value if found is not None else ()
+    reply = window.get_full_property(display.intern_atom(name), X.AnyPropertyType)
+    return reply.value if reply is not None else ()
 
 
 class ScreenshotSource:
@@ -106,7 +106,7 @@ class Keyboard:
             for level, symbol in enumerate(symbols[:2]):
                 if symbol:
                     self._keys.setdefault(symbol, (first + offset, level == 1))
-        self._given: list[int] = []
+        self._assigned: list[int] = []
         self._shift = self._keys[XK.XK_Shift_L][0]
 
     def press(self, name: str, *, down: bool) -> None:
@@ -133,7 +133,7 @@ class Keyboard:
         """
         self.check(text)
         symbols = [_symbol(character) for character in text]
-        pieces = max(1, len(self._unused) + len(self._given))
+        pieces = max(1, len(self._unused) + len(self._assigned))
         for start in range(0, len(symbols), pieces):
             piece = symbols[start : start + pieces]
             self._assign(piece)
@@ -167,13 +167,13 @@ class Keyboard:
         wanted = dict.fromkeys(symbol for symbol in symbols if symbol not in self._keys)
         for symbol in wanted:
             if not self._unused:
-                oldest = next(one for one in self._given if one not in symbols)
-                self._given.remove(oldest)
+                oldest = next(candidate for candidate in self._assigned if candidate not in symbols)
+                self._assigned.remove(oldest)
                 self._unused.append(self._keys.pop(oldest)[0])
             code = self._unused.pop()
             self._display.change_keyboard_mapping(code, [(symbol, symbol)])
             self._keys[symbol] = (code, False)
-            self._given.append(symbol)
+            self._assigned.append(symbol)
         if wanted:
             self._display.sync()
 
@@ -229,7 +229,7 @@ class DesktopDriver:
         self._keyboard = Keyboard(server.display)
         self._pointer = Pointer(server.display)
         self._picture = ScreenshotSource(server.environment["DISPLAY"])
-        self._turn = threading.Lock()
+        self._lock = threading.Lock()
         self._immediate: dict[str, Callable[[Message], Answer]] = {
             "screenshot": self._screenshot,
             "move": lambda request: done(self._pointer.move(request["x"], request["y"])),
@@ -260,14 +260,14 @@ class DesktopDriver:
     @staticmethod
     def _next() -> Message | None:
         try:
-            payload = read_frame(sys.stdin.buffer.read, LARGEST)
+            payload = read_frame(sys.stdin.buffer.read, MAX_MESSAGE)
         except FrameError:
             return None
         return None if payload is None else unpack(payload)[0]
 
-    def _answer(self, request: Message, known: dict[str, Callable[[Message], Answer]]) -> None:
+    def _answer(self, request: Message, operations: dict[str, Callable[[Message], Answer]]) -> None:
         try:
-            message, data = known[request["op"]](request)
+            message, data = operations[request["op"]](request)
         except ConnectionClosedError as error:
             raise SystemExit(f"the X server has ended: {error}") from None
         except (ValueError, OSError) as error:
@@ -276,7 +276,7 @@ class DesktopDriver:
         self._send({**message, "id": request["id"]}, data)
 
     def _send(self, message: Message, data: bytes) -> None:
-        with self._turn:
+        with self._lock:
             write_frame(1, pack(message, data))
 
     def _screenshot(self, request: Message) -> Answer:

@@ -7,7 +7,7 @@ from runtimes._framing import JsonLimits, pack_message, unpack_message
 Message = dict[str, Any]
 """Request or answer."""
 
-LARGEST = 64 * 1024 * 1024
+MAX_MESSAGE = 64 * 1024 * 1024
 """Largest frame in bytes."""
 _LIMITS = JsonLimits(max_bytes=1024 * 1024, max_values=50_000)
 

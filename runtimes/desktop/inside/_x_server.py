@@ -72,9 +72,11 @@ class XServer:
 
     def __init__(self, ready: int) -> None:
         # Caches belong to the desktop, not among the agent's files.
-        own = {"XDG_RUNTIME_DIR": FOLDER, "XDG_CACHE_HOME": f"{FOLDER}/cache"}
+        desktop_variables = {"XDG_RUNTIME_DIR": FOLDER, "XDG_CACHE_HOME": f"{FOLDER}/cache"}
         panel = wants_panel(os.environ)
-        self.environment = {name: value for name, value in os.environ.items() if name != PANEL} | own
+        self.environment = {
+            name: value for name, value in os.environ.items() if name != PANEL
+        } | desktop_variables
         """Environment of programs on this desktop."""
         # The number arrives in pieces, and the server dies if its pipe is closed early.
         number = b""
@@ -135,7 +137,9 @@ class XServer:
         """Wait until the panel has taken its part of the screen."""
         area = self.display.intern_atom("_NET_WORKAREA")
         until = time.monotonic() + _READY_SECONDS
-        while (found := self.root.get_full_property(area, X.AnyPropertyType)) is None or not found.value[1]:
+        while (
+            work_area := self.root.get_full_property(area, X.AnyPropertyType)
+        ) is None or not work_area.value[1]:
             if time.monotonic() > until:
                 raise SystemExit("the panel did not start")
             time.sleep(_PAUSE)

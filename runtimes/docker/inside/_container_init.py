@@ -123,8 +123,8 @@ class ContainerProcessRequests(ProcessRequests):
         return self._server_clock.convert(fields["since"], fields["now"])
 
     def _processes_of(self, sandbox: SandboxRecord) -> dict[int, _processes.ProcessInfo]:
-        own = {os.getpid(), *self._helpers}
-        pids = [int(name) for name in os.listdir("/proc") if name.isdigit() and int(name) not in own]
+        own_pids = {os.getpid(), *self._helpers}
+        pids = [int(name) for name in os.listdir("/proc") if name.isdigit() and int(name) not in own_pids]
         infos = (_processes.read_process(pid) for pid in pids)
         return {info.pid: info for info in infos if info is not None}
 
@@ -341,12 +341,13 @@ class _RemoteProcessRequests(ContainerProcessRequests):
     def _processes_of(self, sandbox: SandboxRecord) -> dict[int, _processes.ProcessInfo]:
         pids = [int(name) for name in os.listdir("/proc") if name.isdigit()]
         infos = (_processes.read_process(pid) for pid in pids if pid not in self._helpers)
-        found = {info.pid: info for info in infos if info is not None}
-        own = os.getpid()
+        infos_by_pid = {info.pid: info for info in infos if info is not None}
+        own_pid = os.getpid()
         return {
             pid: info
-            for pid, info in found.items()
-            if pid != own and (own in _processes.lineage(found, pid) or _is_of(pid, sandbox.uid))
+            for pid, info in infos_by_pid.items()
+            if pid != own_pid
+            and (own_pid in _processes.lineage(infos_by_pid, pid) or _is_of(pid, sandbox.uid))
         }
 
 

@@ -170,10 +170,10 @@ def _be_silent_about_fonts() -> None:
     """Hide matplotlib's notice that it makes a list of fonts, which depends on the speed of the machine."""
     import logging  # only with matplotlib
 
-    def told(record: logging.LogRecord) -> bool:
+    def is_worth_showing(record: logging.LogRecord) -> bool:
         return not str(record.msg).startswith("Matplotlib is building the font cache")
 
-    logging.getLogger("matplotlib.font_manager").addFilter(told)
+    logging.getLogger("matplotlib.font_manager").addFilter(is_worth_showing)
 
 
 class _PyplotFinder(MetaPathFinder):

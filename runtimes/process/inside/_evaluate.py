@@ -122,9 +122,11 @@ class PythonEvaluator:
         try:
             _await(eval(code, self.namespace))
         finally:
-            own = self._builtins
-            self._replaced = {name: value for name, value in _SHARED.items() if own.get(name) is not value}
-            _SHARED.update(own)
+            own_builtins = self._builtins
+            self._replaced = {
+                name: value for name, value in _SHARED.items() if own_builtins.get(name) is not value
+            }
+            _SHARED.update(own_builtins)
         return self.namespace.pop(_VALUE, None)
 
     def _show(self, value: object) -> str | None:

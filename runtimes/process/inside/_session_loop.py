@@ -346,8 +346,8 @@ def unknown_threads() -> int:
     library's code.
     """
     # The main thread is added by pid: in a forked interpreter Python still reports its parent's id.
-    known = {os.getpid(), *(thread.native_id for thread in threading.enumerate())}
-    others = [number for number in map(int, os.listdir("/proc/self/task")) if number not in known]
+    python_threads = {os.getpid(), *(thread.native_id for thread in threading.enumerate())}
+    others = [number for number in map(int, os.listdir("/proc/self/task")) if number not in python_threads]
     if not others:
         return 0
     code = _fork_safe_code()

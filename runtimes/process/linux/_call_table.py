@@ -14,13 +14,13 @@ def _read(table: str) -> dict[str, int]:
     """Return the numbers on this machine's architecture of a table of `name=x86_64/aarch64`."""
     machine = platform.machine()
     column = MACHINES.index(machine) if machine in MACHINES else 0
-    found: dict[str, int] = {}
+    numbers_by_name: dict[str, int] = {}
     for word in table.split():
         name, _, numbers = word.partition("=")
         number = numbers.split("/")[column]
         if number != "-":
-            found[name] = int(number)
-    return found
+            numbers_by_name[name] = int(number)
+    return numbers_by_name
 
 
 ALLOWED: Final = _read("""

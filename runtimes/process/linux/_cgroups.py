@@ -21,8 +21,8 @@ _SERVER = "agentflow.server"
 _ROUNDS = 3
 _USUAL_SHARES = 1024
 _USUAL_WEIGHT = 100
-_LARGEST_SHARES = 262_144
-_LARGEST_WEIGHT = 10_000
+_MAX_SHARES = 262_144
+_MAX_WEIGHT = 10_000
 
 
 class Cgroup(NamedTuple):
@@ -75,10 +75,10 @@ def _make_v1(name: str, *, idle: bool) -> dict[str, str]:
     folders: dict[str, str] = {}
     for controller, mount in _V1.items():
         root = f"/sys/fs/cgroup/{mount}"
-        own = _own_path(controller)
-        if own is None or not os.path.exists(f"{root}/cgroup.procs"):
+        path = _own_path(controller)
+        if path is None or not os.path.exists(f"{root}/cgroup.procs"):
             continue
-        folder = f"{root}{own.rstrip('/')}/{name}"
+        folder = f"{root}{path.rstrip('/')}/{name}"
         try:
             os.mkdir(folder)
         except OSError:
@@ -96,8 +96,8 @@ def _set_priority(folder: str, *, idle: bool) -> None:
         return
     # The kernel divides a group's weight by the number of CPUs that it uses.
     cpus = os.cpu_count() or 1
-    shares = min(cpus * _USUAL_SHARES, _LARGEST_SHARES)
-    weight = min(cpus * _USUAL_WEIGHT, _LARGEST_WEIGHT)
+    shares = min(cpus * _USUAL_SHARES, _MAX_SHARES)
+    weight = min(cpus * _USUAL_WEIGHT, _MAX_WEIGHT)
     for name, value in (("cpu.shares", shares), ("cpu.weight", weight)):
         if os.path.exists(f"{folder}/{name}"):
             with contextlib.suppress(OSError):
@@ -117,23 +117,23 @@ def _make_idle(folder: str) -> None:
 
 def _own_folder(root: str) -> str | None:
     """Return the folder of this process's own cgroup of version 2, or of the delegated one around it."""
-    own = _own_path("")
-    if own is None:
+    path = _own_path("")
+    if path is None:
         return None
-    folder = root + own.rstrip("/")
+    folder = root + path.rstrip("/")
     return os.path.dirname(folder) if os.path.basename(folder) == _SERVER else folder
 
 
-def parent_for_servers(own: str, root: str) -> str | None:
+def parent_for_servers(server_folder: str, root: str) -> str | None:
     """Return a cgroup of version 2 in which this user may create others with limits, or `None`.
 
     A cgroup that distributes resources must not contain processes. So in a delegated one, which is this server's alone,
     the server moves into a cgroup of its own.
     """
-    for folder in dict.fromkeys((own, root, os.path.dirname(own))):
+    for folder in dict.fromkeys((server_folder, root, os.path.dirname(server_folder))):
         if _distributes(folder):
             return folder
-    return own if _move_processes(own) and _distributes(own) else None
+    return server_folder if _move_processes(server_folder) and _distributes(server_folder) else None
 
 
 def _distributes(folder: str) -> bool:
@@ -175,16 +175,16 @@ def _only_this_server(pids: list[int]) -> bool:
 
 def _ancestors(pid: int) -> list[int]:
     """Return a process and its ancestors."""
-    found: list[int] = []
+    pids: list[int] = []
     while pid and (info := _processes.read_process(pid)) is not None:
-        found.append(pid)
+        pids.append(pid)
         pid = info.parent
-    return found
+    return pids
 
 
 def _make_v2(name: str, root: str, *, idle: bool) -> dict[str, str]:
-    own = _own_folder(root)
-    parent = parent_for_servers(own, root) if own is not None else None
+    own_folder = _own_folder(root)
+    parent = parent_for_servers(own_folder, root) if own_folder is not None else None
     if parent is None:
         return {}
     folder = f"{parent}/{name}"
@@ -235,7 +235,7 @@ def _open(path: str, flags: int = os.O_RDONLY) -> int:
 def make(hierarchies: Hierarchies, name: str, memory: int | None, processes: int | None) -> Cgroup:
     """Create a cgroup for one sandbox and set its limits."""
     members: list[int] = []
-    oom = usage = events = place = cpu = -1
+    oom = usage = events = directory = cpu = -1
     for controller, parent in hierarchies.folders.items():
         folder = f"{parent}/{name}"
         os.mkdir(folder)
@@ -245,7 +245,7 @@ def make(hierarchies: Hierarchies, name: str, memory: int | None, processes: int
             _write(f"{folder}/pids.max", str(processes))
         members.append(_open(f"{folder}/cgroup.procs", os.O_WRONLY))
         if controller in ("memory", ""):
-            place = _open(folder, os.O_RDONLY | os.O_DIRECTORY)
+            directory = _open(folder, os.O_RDONLY | os.O_DIRECTORY)
         if controller == "memory":
             oom, usage = _open(f"{folder}/memory.oom_control"), _open(f"{folder}/memory.usage_in_bytes")
         elif controller == "":
@@ -254,7 +254,7 @@ def make(hierarchies: Hierarchies, name: str, memory: int | None, processes: int
             events = _open(f"{folder}/pids.events")
         if cpu < 0 and controller in ("cpu", "cpuacct", ""):
             cpu = _open(f"{folder}/{'cpu.stat' if controller == '' else 'cpuacct.usage'}")
-    return Cgroup(members, oom, usage, events, place, cpu)
+    return Cgroup(members, oom, usage, events, directory, cpu)
 
 
 def _limit_memory(folder: str, memory: int, version: int) -> None:

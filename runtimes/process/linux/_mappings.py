@@ -16,9 +16,9 @@ _PROTECTIONS = {1: mmap.PROT_READ, 2: mmap.PROT_WRITE, 4: mmap.PROT_EXEC}
 _SHARED = 8
 _THIS_OR_NEXT = 16
 _OF_FILE = 32
-_LONGEST_PATH = 4096
+_MAX_PATH = 4096
 # Allocated once: in an interpreter that forks, a new allocation would shift later addresses in its copy.
-_PATH = ctypes.create_string_buffer(_LONGEST_PATH)
+_PATH = ctypes.create_string_buffer(_MAX_PATH)
 _LINE = re.compile(
     rb"^([0-9a-f]+)-([0-9a-f]+) (r|-)(w|-)(x|-)(s|p) ([0-9a-f]+) ([0-9a-f]+):([0-9a-f]+) (\d+) *(.*)$",
     re.MULTILINE,
@@ -65,19 +65,19 @@ def shared_mappings(process: int | str) -> list[Mapping]:
 
 
 def _query(maps: int) -> list[Mapping]:
-    found: list[Mapping] = []
+    mappings: list[Mapping] = []
     start = 0
     while True:
         try:
             mapping = _describe(maps, _THIS_OR_NEXT | _SHARED, start)
         except FileNotFoundError:
-            return found
+            return mappings
         start = mapping.start + mapping.length
-        found.append(mapping)
+        mappings.append(mapping)
 
 
 def _describe(maps: int, wanted: int, address: int) -> Mapping:
-    fields = (_QUERY_STRUCT.size, wanted, address, *[0] * 8, _LONGEST_PATH, 0, ctypes.addressof(_PATH), 0)
+    fields = (_QUERY_STRUCT.size, wanted, address, *[0] * 8, _MAX_PATH, 0, ctypes.addressof(_PATH), 0)
     query = bytearray(_QUERY_STRUCT.pack(*fields))
     fcntl.ioctl(maps, _PROCMAP_QUERY, query, True)
     _, _, _, begin, end, flags, _, offset, _, major, minor, length, *_ = _QUERY_STRUCT.unpack(query)
@@ -97,8 +97,8 @@ def _parse(text: bytes) -> Iterator[tuple[Mapping, bool]]:
         rights = zip((read, write, execute), _PROTECTIONS.values(), strict=True)
         protection = sum(bit for letter, bit in rights if letter != b"-")
         begin, device, path = int(start, 16), (int(major, 16), int(minor, 16)), path.replace(rb"\012", b"\n")
-        place = begin, int(end, 16) - begin, protection, int(offset, 16)
-        yield Mapping(*place, device, path, kind == b"s"), inode != b"0"
+        extent = begin, int(end, 16) - begin, protection, int(offset, 16)
+        yield Mapping(*extent, device, path, kind == b"s"), inode != b"0"
 
 
 class PrivateMappings:
@@ -130,12 +130,12 @@ class PrivateMappings:
         devices = {self._memory_device, *(_device_of(os.stat(folder)) for folder in folders)}
         with open("/proc/self/maps", "rb", buffering=0) as maps:
             try:
-                found = [
+                starts = [
                     start
                     for start, _, flags, *device in self._files(maps.fileno())
                     if tuple(device) in devices and not flags & _SHARED
                 ]
-                return [_describe(maps.fileno(), 0, start) for start in found]
+                return [_describe(maps.fileno(), 0, start) for start in starts]
             except OSError:
                 mappings = _parse(maps.readall())
         return [

@@ -55,7 +55,7 @@ def is_ending(pid: int) -> bool:
     return info is None or bool(info.flags & _PF_EXITING)
 
 
-def inside(namespace: int, uids: Container[int]) -> list[int]:
+def pids_in_namespace(namespace: int, uids: Container[int]) -> list[int]:
     """Return the pids of all processes of some users in one pid namespace."""
     wanted = os.fstat(namespace).st_ino
     pids: list[int] = []

@@ -57,7 +57,7 @@ _RLIMIT_NPROC = 6
 _CLONE_VM, _CLONE_FS, _CLONE_FILES, _CLONE_VFORK, _CLONE_THREAD = 0x100, 0x200, 0x400, 0x4000, 0x10000
 
 _LD_W_ABS, _JA, _JEQ, _JGE, _JSET, _AND, _RET = 0x20, 0x05, 0x15, 0x35, 0x45, 0x54, 0x06
-_LONGEST_JUMP: Final = 255
+_MAX_JUMP: Final = 255
 
 
 class _BpfProgram:
@@ -109,7 +109,7 @@ class _BpfProgram:
         half = len(cases) // 2
         low = _BpfProgram()
         low.choose(cases[:half])
-        if len(low) <= _LONGEST_JUMP:
+        if len(low) <= _MAX_JUMP:
             self._put(_JGE, cases[half][0], len(low), 0)
         else:
             self._put(_JGE, cases[half][0], 0, 1)

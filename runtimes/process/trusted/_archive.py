@@ -26,7 +26,7 @@ _OPAQUE = "user.overlay.opaque"
 _MAP = "GNU.sparse.map"
 _SECOND = 1_000_000_000
 _LATEST = 1 << 38
-_LARGEST = 1 << 62
+_MAX_SIZE = 1 << 62
 
 
 class _InvalidSnapshot(ValueError):
@@ -283,7 +283,7 @@ def _check_entry(folders: tuple[str, ...], entry: tarfile.TarInfo) -> None:
         0 < len(os.fsencode(entry.linkname)) < _PATH_MAX and "\0" not in entry.linkname
     ):
         raise _refusal(entry.name, "its target is not a valid path")
-    if not 0 <= entry.size < _LARGEST:
+    if not 0 <= entry.size < _MAX_SIZE:
         raise _refusal(entry.name, "its size is not valid")
     if not abs(entry.mtime) < _LATEST:
         raise _refusal(entry.name, "its time is not valid")

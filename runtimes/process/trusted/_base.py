@@ -107,11 +107,11 @@ def write_id_map(idmap: IdMap, pid: int) -> None:
         _write_proc(pid, "gid_map", f"0 {gid} 1")
     elif idmap.helpers:
         user = pwd.getpwuid(uid).pw_name
-        for tool, own, first in (
+        for tool, own_id, first in (
             ("newuidmap", uid, idmap.first),
             ("newgidmap", gid, _subordinate_range("/etc/subgid", user, uid)),
         ):
-            command = [tool, str(pid), "0", str(own), "1", "1", str(first), str(_ID_RANGE_SIZE - 1)]
+            command = [tool, str(pid), "0", str(own_id), "1", "1", str(first), str(_ID_RANGE_SIZE - 1)]
             done = subprocess.run(command, capture_output=True, text=True, check=False)
             if done.returncode:
                 raise OSError(f"{tool}: {done.stderr.strip()}")

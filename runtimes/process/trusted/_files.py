@@ -68,8 +68,8 @@ def absolute(path: str) -> str:
 
 def with_path(error: OSError, path: str) -> OSError:
     """Return the error with the path that the caller gave."""
-    known = isinstance(error.filename, str) and error.filename.startswith("/")
-    return OSError(error.errno, error.strerror, error.filename if known else path)
+    has_path = isinstance(error.filename, str) and error.filename.startswith("/")
+    return OSError(error.errno, error.strerror, error.filename if has_path else path)
 
 
 @functools.cache

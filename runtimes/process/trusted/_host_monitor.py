@@ -211,7 +211,7 @@ def _become_sandbox_init(
             _landlock.make_ruleset(anchor),
         )
         os.close(anchor)
-        own = _confine.open_namespaces()
+        namespaces = _confine.open_namespaces()
     except OSError as error:
         _fail(server, error, "can't isolate")
     config = _spawn.RuntimeConfig(
@@ -219,7 +219,7 @@ def _become_sandbox_init(
         tuple(tree_paths),
         tuple(settings["preload"]),
         restrictions,
-        own,
+        namespaces,
         settings["shell_driver"],
         idmap.note,
         bool(settings["idle"]),

@@ -82,8 +82,10 @@ def _isolated(mount: int) -> int:
         if not _has_mounts(_LOWER):
             with contextlib.suppress(OSError):
                 return sc.new_mount("overlay", READ_ONLY, lowerdir=f"{_LOWER}:{_EMPTY}", userxattr=True)
-        if found := special_file(_LOWER).removeprefix(_LOWER):
-            raise OSError(errno.EPERM, f"it has a socket or FIFO, which would lead to the host: {found}")
+        if special_path := special_file(_LOWER).removeprefix(_LOWER):
+            raise OSError(
+                errno.EPERM, f"it has a socket or FIFO, which would lead to the host: {special_path}"
+            )
         return sc.clone_mount(_LOWER)
     finally:
         sc.unmount(_LOWER)

@@ -161,13 +161,13 @@ class ProcessRequests:
     def _processes_of(self, sandbox: SandboxRecord) -> dict[int, _processes.ProcessInfo]:
         pids = _cgroups.processes(sandbox.group)
         if pids is None:
-            pids = _processes.inside(
+            pids = _processes.pids_in_namespace(
                 sandbox.fork_group.pid_namespace, range(sandbox.uid, sandbox.uid + _confine.IDS)
             )
         # Children that list, pack or copy files run under the sandbox's limits but do not count as its processes.
         # Without cgroups, /proc hides a command's supervisor; it is known by its pid.
-        own = {*pids} - self._reactor.children | sandbox.session_pids
-        infos = (_processes.read_process(pid) for pid in own - {sandbox.fork_group.init})
+        counted = {*pids} - self._reactor.children | sandbox.session_pids
+        infos = (_processes.read_process(pid) for pid in counted - {sandbox.fork_group.init})
         return {info.pid: info for info in infos if info is not None}
 
     def kill_run(self, sandbox: SandboxRecord, message: _wire.WireMessage) -> PendingRequest:

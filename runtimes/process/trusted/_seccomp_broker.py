@@ -119,7 +119,7 @@ class SeccompBroker:
 
     def cancel(self, to_uid: int) -> None:
         """Cancel the move into a sandbox that is being stopped."""
-        for move in [one for one in self._moves if one.to_uid == to_uid]:
+        for move in [pending for pending in self._moves if pending.to_uid == to_uid]:
             if move.pid:
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(move.pid, signal.SIGKILL)
@@ -131,7 +131,7 @@ class SeccompBroker:
         A sandbox that makes more than 64 calls per second is paused for 20 ms at a time, so that it can't delay others.
         """
         now = time.monotonic()
-        for listener in [one for one, until in self._paused.items() if until <= now]:
+        for listener in [descriptor for descriptor, until in self._paused.items() if until <= now]:
             del self._paused[listener]
             self.add(listener)
         return min(self._paused.values()) - now if self._paused else None
@@ -198,18 +198,18 @@ class SeccompBroker:
 
     def _answer_outsider(self, listener: int, call: _seccomp.SeccompNotification) -> None:
         """Refuse changes of identity outside a move, except setting the current ids, which is harmless and common."""
-        own: set[int] = set(_KEEP_IDS)
+        current_ids: set[int] = set(_KEEP_IDS)
         with contextlib.suppress(OSError, KeyError):
-            own.add(_processes.real_uid(call.pid))
+            current_ids.add(_processes.real_uid(call.pid))
         count = {"setuid": 1, "setgid": 1, "setreuid": 2, "setregid": 2, "setresuid": 3, "setresgid": 3}.get(
             call.name, 0
         )
         if call.name in ("setrlimit", "prlimit64"):
             _seccomp.let_through(listener, call)
-        elif count and all(value in own for value in call.args[:count]):
+        elif count and all(value in current_ids for value in call.args[:count]):
             _seccomp.succeed(listener, call)
         elif call.name in ("setfsuid", "setfsgid"):
-            _seccomp.succeed(listener, call, max(own - set(_KEEP_IDS), default=0))
+            _seccomp.succeed(listener, call, max(current_ids - set(_KEEP_IDS), default=0))
         else:
             _seccomp.refuse(listener, call)
         now = time.monotonic()
@@ -306,7 +306,7 @@ def _not_alone(pid: int, move: ForkMove) -> str:
         return "the fork has several threads"
     others = _cgroups.processes(move.from_group)
     if others is None:
-        others = _processes.inside(move.pid_namespace, (move.from_uid,))
+        others = _processes.pids_in_namespace(move.pid_namespace, (move.from_uid,))
     for other in others:
         if other == pid:
             continue

@@ -26,8 +26,8 @@ from runtimes.process._instance import environment
 from runtimes.process.trusted import _wire
 from runtimes.remote.inside import _paths
 
-_MOST_BUFFERED = 4 << 20
-_MOST_ENDED = 1000
+_MAX_BUFFERED = 4 << 20
+_MAX_ENDED = 1000
 _USUAL_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 Arguments = dict[str, Any]
@@ -194,7 +194,7 @@ class SandboxServer:
     async def _end(self, name: str) -> None:
         # A late request must not start it again.
         self._ended[name] = None
-        while len(self._ended) > _MOST_ENDED:
+        while len(self._ended) > _MAX_ENDED:
             del self._ended[next(iter(self._ended))]
         call = self._calls.pop(name, None)
         if call is None or call.task is None:
@@ -237,7 +237,7 @@ class SandboxServer:
             call.add("started", b"")
             async for name, data in stream.receive():
                 call.add(name, data)
-                while call.buffered > _MOST_BUFFERED:
+                while call.buffered > _MAX_BUFFERED:
                     call.room.clear()
                     await call.room.wait()
             call.add("closed", b"")

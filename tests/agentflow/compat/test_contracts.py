@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from agentflow.errors import ConfigurationError
-from agentflow.synthesis import SynthesisConfig, TrajectoryNode, load_config, load_seeds, synthesize
+from agentflow.synthesis import SynthesisConfig, TreeRecord, load_config, load_seeds, synthesize
 from tests._core import core_python
 from tests.agentflow.compat._printed import printed
 from tests.agentflow.compat.conftest import Workplace
@@ -170,8 +170,12 @@ def test_printed_signatures_accept_the_same_calls() -> None:
 @pytest.mark.promise("compat:files")
 def test_output_files_have_the_printed_fields(workplace: Workplace) -> None:
     trajectory = json.loads(SYNTHESIS["trajectory"].text)
-    nodes = msgspec.convert(trajectory["nodes"], list[TrajectoryNode])
-    assert [node.action for node in nodes] == [node["action"] for node in trajectory["nodes"]]
+    nodes = msgspec.convert(trajectory, TreeRecord).tree.nodes
+    actions = [
+        None if node.action is None else {"tool": node.action.tool, "args": node.action.arguments}
+        for node in nodes
+    ]
+    assert actions == [node["action"] for node in trajectory["nodes"]]
     run(SYNTHESIS["module_synthesize"].text)
     for written in records("output/synthesis_results/trajectories.jsonl"):
         assert trajectory.keys() <= written.keys()

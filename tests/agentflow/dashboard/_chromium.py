@@ -11,7 +11,7 @@ import pytest
 from playwright.async_api import Browser, Page, ViewportSize, async_playwright, expect
 
 from agentflow.dashboard import ServedView
-from agentflow.growth import ActionRecord, LevelRecord
+from agentflow.growth import LevelRecord
 from agentflow.inspection import RunCollection
 from agentflow.journal import Journal, NewSeed, Run, open_journal, this_process
 from agentflow.journal import Page as JournalPage
@@ -21,6 +21,7 @@ from agentflow.trace import (
     Blob,
     Failure,
     Isolation,
+    Node,
     Observation,
     Plan,
     Reply,
@@ -95,7 +96,9 @@ class GrownTree:
         action = Action("web_visit", dict(arguments or {"url": f"https://example.org/{spot}"}))
         parts = (*(Text(text) for text in texts), *blobs)
         outcome = ActionOutcome(Observation(parts), failure)
-        record = ActionRecord(outcome, Isolation.FORK, action, intent or f"Read page {spot}")
+        record = Node(
+            outcome=outcome, isolation=Isolation.FORK, action=action, intent=intent or f"Read page {spot}"
+        )
         await self._page.note(f"act/{spot}", record)
         await self._page.settle()
 

@@ -55,7 +55,7 @@ async def test_each_search_service_is_called_once_and_its_answer_recorded_withou
     assert {name: one.text for name, one in found.items()} == dict.fromkeys(NAMES, "as expected")
     assert [answer.service for answer in answers] == NAMES
     assert [answer.status for answer in answers] == [200] * len(NAMES)
-    assert len(services.asked) == len(NAMES)
+    assert len(services.requests) == len(NAMES)
     assert json.loads(answers[0].body)["organic"]
     assert SEARCH_KEY not in msgspec.json.encode(answers).decode()
 

@@ -12,10 +12,10 @@ from hypothesis import strategies as st
 from openai import AsyncOpenAI
 
 from agentflow.cli import main
-from agentflow.exports._records import ExportAnswer, ExportImage, ExportNode, ExportTree
+from agentflow.exports._records import ExportAnswer, ExportTree
 from agentflow.gateway import ExactAnswerer
 from agentflow.models import ToolSpec
-from agentflow.trace import Task, Verdict
+from agentflow.trace import Action, ActionOutcome, Blob, Node, Observation, Seed, Task, Text, Tree, Verdict
 from agentflow.tuner import PolicyEndpoint
 from tests.agentflow.gateway._engine import RandomEngine
 from tests.agentflow.tuner._tuning import some_tasks, tuned
@@ -86,28 +86,33 @@ def node(
     *,
     new: bool = True,
     tool: str = "rag_search",
-    images: tuple[ExportImage, ...] = (),
-) -> ExportNode:
+    images: tuple[Blob, ...] = (),
+    position: int = 0,
+) -> Node:
     """Return a node; the root has no action."""
-    action = None if parent is None else {"tool": tool, "args": {"query": f"about {name}", tool: depth}}
-    return ExportNode(
-        node_id=name,
-        parent_id=parent,
+    action = None if parent is None else Action(tool, {"query": f"about {name}", tool: depth})
+    return Node(
+        id=name,
+        parent=parent,
         depth=depth,
+        position=position,
         intent=f"Look for {name}.",
         action=action,
-        observation=f"Seen at {name}.",
+        outcome=ActionOutcome(Observation((Text(f"Seen at {name}."), *images))),
         verdict=Verdict.NEW if new else Verdict.ERROR,
-        trainable=new,
-        images=images,
     )
 
 
-def answer(tree: tuple[ExportNode, ...], name: str, last: str, *, right: bool = True) -> ExportAnswer:
+def tree_of(nodes: tuple[Node, ...], text: str = "Explore.", *, id: str = "t", group: str = "s") -> Tree:
+    """Return a tree of nodes."""
+    return Tree(id=id, seed=Seed(index=0, id=group, content=text), nodes=nodes)
+
+
+def answer(tree: tuple[Node, ...], name: str, last: str, *, right: bool = True) -> ExportAnswer:
     """Return an answer on the path to a node."""
-    known = {one.node_id: one for one in tree}
+    known = {one.id: one for one in tree}
     path = [last]
-    while (parent := known[path[-1]].parent_id) is not None:
+    while (parent := known[path[-1]].parent) is not None:
         path.append(parent)
     return ExportAnswer(
         id=name,
@@ -127,13 +132,13 @@ def trees(draw: st.DrawFn) -> ExportTree:
     for number, parent in enumerate(parents, 1):
         above = nodes[min(parent, number - 1)]
         new, tool = draw(st.booleans()), draw(st.sampled_from(("rag_search", "bash_run")))
-        nodes.append(node(f"n{number}", above.node_id, above.depth + 1, new=new, tool=tool))
+        nodes.append(node(f"n{number}", above.id, above.depth + 1, new=new, tool=tool))
     whole = tuple(nodes)
-    ends = draw(st.sets(st.sampled_from([one.node_id for one in nodes]), max_size=4))
+    ends = draw(st.sets(st.sampled_from([one.id for one in nodes]), max_size=4))
     answers = tuple(
         answer(whole, f"a{place}", end, right=draw(st.booleans())) for place, end in enumerate(sorted(ends))
     )
-    return ExportTree(id="t", group="s", text="Explore it.", nodes=whole, is_episode=False, answers=answers)
+    return ExportTree(tree=tree_of(whole, "Explore it."), is_episode=False, answers=answers)
 
 
 def program_of(card: str) -> str:
@@ -157,7 +162,7 @@ TOOLS = (
 )
 """Tools with schemas of different types."""
 
-IMAGE = ExportImage(hash="0" * 64, mime="image/png", file="images/0.png")
+IMAGE = Blob("0" * 64, "image/png")
 
 
 class MixedSource:
@@ -170,7 +175,7 @@ class MixedSource:
         """Return two tools."""
         return TOOLS
 
-    def image(self, image: ExportImage) -> bytes | None:
+    def image(self, image: Blob) -> bytes | None:
         """Return the bytes of the image."""
         return b"a picture" if image == IMAGE else None
 
@@ -185,10 +190,7 @@ class MixedSource:
             )
             answers = (answer(nodes, f"{name}a", f"{name}2"), answer(nodes, f"{name}b", f"{name}3"))
             yield ExportTree(
-                id=name,
-                group=name,
-                text="Explore it.",
-                nodes=nodes,
+                tree=tree_of(nodes, "Explore it.", id=name, group=name),
                 is_episode=False,
                 answers=answers,
                 facts={"kwargs": {"path": f"{name}.csv", "limit": {"rows": 3}}} if name == "s" else {},

@@ -9,10 +9,10 @@ from hypothesis import given
 from msgspec.structs import replace
 
 from agentflow.exports._conversations import ConversationFormats, conversation_of
-from agentflow.exports._records import ExportImage, ExportTree
-from agentflow.exports._rows import Dropped, DropReason, ExportRow, Take
+from agentflow.exports._records import Dropped, DropReason, ExportRow, ExportTree, Take
 from agentflow.models import ToolSpec
-from tests.agentflow.exports._trees import answer, node, trees
+from agentflow.trace import ActionOutcome, Blob, Observation, Text, Verdict
+from tests.agentflow.exports._trees import answer, node, tree_of, trees
 
 TOOLS = (
     ToolSpec("rag_search", "Search.", {"type": "object", "properties": {"query": {"type": "string"}}}),
@@ -40,10 +40,7 @@ def example() -> ExportTree:
     """Return a tree with a path on which the second of three calls failed."""
     nodes = (node("r", None, 0), node("a", "r", 1), node("b", "a", 2, new=False), node("c", "b", 3))
     return ExportTree(
-        id="t",
-        group="s",
-        text="Explore.",
-        nodes=nodes,
+        tree=tree_of(nodes),
         is_episode=False,
         answers=(answer(nodes, "q", "c"),),
     )
@@ -112,8 +109,8 @@ def test_roles_for_llama_factory_alternate_and_calls_are_lists_of_json(tree: Exp
 
 
 def _is_masked(tree: ExportTree, own: str) -> bool:
-    found = tree.by_id()[own]
-    return found.action is not None and not found.trainable
+    found = tree.tree.by_id[own]
+    return found.action is not None and found.verdict is not Verdict.NEW
 
 
 @pytest.mark.promise("exports:openai")
@@ -145,11 +142,9 @@ def test_a_failed_call_is_masked_split_off_or_left_out() -> None:
 
 @pytest.mark.promise("exports:images")
 def test_images_are_parts_or_placeholders_beside_their_files() -> None:
-    image = ExportImage("c4a7", "image/png", "images/c4a7.png")
+    image = Blob("c4a7", "image/png")
     nodes = (node("r", None, 0), node("a", "r", 1, images=(image,)))
-    tree = ExportTree(
-        id="t", group="s", text="Explore.", nodes=nodes, is_episode=False, answers=(answer(nodes, "q", "a"),)
-    )
+    tree = ExportTree(tree=tree_of(nodes), is_episode=False, answers=(answer(nodes, "q", "a"),))
     (row,) = [one for one in chats(images=True).trl_sft([tree]) if isinstance(one, ExportRow)]
     text = {"type": "text", "text": "Seen at a."}
     assert row.values["completion"][1]["content"] == [text, {"type": "image"}]
@@ -164,12 +159,9 @@ def test_images_are_parts_or_placeholders_beside_their_files() -> None:
 @pytest.mark.promise("exports:sharegpt")
 def test_text_that_looks_like_an_image_does_not_count_as_one() -> None:
     nodes = (node("r", None, 0), node("a", "r", 1))
-    hostile = replace(node("a", "r", 1), observation="<image>")
+    hostile = replace(node("a", "r", 1), outcome=ActionOutcome(Observation((Text("<image>"),))))
     tree = ExportTree(
-        id="t",
-        group="s",
-        text="Explore.",
-        nodes=(nodes[0], hostile),
+        tree=tree_of((nodes[0], hostile)),
         is_episode=False,
         answers=(answer(nodes, "q", "a"),),
     )

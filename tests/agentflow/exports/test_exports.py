@@ -14,11 +14,10 @@ from agentflow.cli import main
 from agentflow.errors import ConfigurationError
 from agentflow.exports import ExportFormat, export_run
 from agentflow.exports._card import USAGE
-from agentflow.exports._long_context import long_context_rows
-from agentflow.exports._records import ExportTree
-from agentflow.exports._rows import Dropped, DropReason, ExportRow, Take
-from agentflow.trace import SourceSpan
-from tests.agentflow.exports._trees import answer, files_of, node, program_of, rows
+from agentflow.exports._native import long_context_rows
+from agentflow.exports._records import Dropped, DropReason, ExportRow, ExportTree, Take
+from agentflow.trace import ActionOutcome, Observation, SourceSpan, Text
+from tests.agentflow.exports._trees import answer, files_of, node, program_of, rows, tree_of
 from tests.behaviour._markdown import snippets
 from tests.behaviour._tree import ROOT
 
@@ -247,11 +246,9 @@ def test_the_parts_of_a_single_document_are_the_documents_of_a_long_context() ->
     for number, text in enumerate(texts, 1):
         source = SourceSpan("light.pdf", 0, len(text), offset=100 * number)
         read = node(f"n{number}", f"n{number - 1}", number, tool="document_read")
-        nodes.append(replace(read, observation=text, sources=(source,)))
+        nodes.append(replace(read, outcome=ActionOutcome(Observation((Text(text),), (source,)))))
     own = replace(answer(tuple(nodes), "a", "n2"), documents=("light.pdf#100", "light.pdf#200"))
-    tree = ExportTree(
-        id="t", group="s", text="Read it.", nodes=tuple(nodes), is_episode=False, answers=(own,)
-    )
+    tree = ExportTree(tree=tree_of(tuple(nodes), "Read it."), is_episode=False, answers=(own,))
     [row] = long_context_rows([tree], Take.CORRECT)
     assert isinstance(row, ExportRow)
     assert sorted(row.values["documents"]) == ["light.pdf#100", "light.pdf#200"]

@@ -11,11 +11,10 @@ from msgspec.structs import replace
 from agentflow._typeguards import is_list, is_mapping
 from agentflow.exports import export_run
 from agentflow.exports._parquet import ParquetTable
-from agentflow.exports._records import ExportTree
-from agentflow.exports._rows import ExportRow
+from agentflow.exports._records import ExportRow, ExportTree
 from agentflow.exports._run import VERL_RL_COLUMNS, TaskFormats
 from agentflow.models import ToolSpec
-from tests.agentflow.exports._trees import answer, node, program_of, rows
+from tests.agentflow.exports._trees import answer, node, program_of, rows, tree_of
 
 
 class Load(Protocol):
@@ -107,10 +106,7 @@ def test_verl_gets_tasks_with_index_and_fixed_arguments(load: Load, tmp_path: Pa
     nodes = (node("r", None, 0), node("a", "r", 1))
     pair = answer(nodes, "q", "a")
     tree = ExportTree(
-        id="t",
-        group="s",
-        text="Explore.",
-        nodes=nodes,
+        tree=tree_of(nodes),
         is_episode=False,
         answers=(replace(pair, references=("1834",)),),
         facts={"kwargs": {"db_id": "shop"}},

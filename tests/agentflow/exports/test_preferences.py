@@ -8,9 +8,9 @@ from hypothesis import given
 from msgspec.structs import replace
 
 from agentflow.exports._preferences import PreferenceFormats
-from agentflow.exports._records import ExportAnswer, ExportTree
-from agentflow.exports._rows import Dropped, DropReason, ExportRow
-from tests.agentflow.exports._trees import answer, node, trees
+from agentflow.exports._records import Dropped, DropReason, ExportAnswer, ExportRow, ExportTree
+from agentflow.trace import ActionOutcome, Observation, Text, Verdict
+from tests.agentflow.exports._trees import answer, node, tree_of, trees
 
 FORMATS = PreferenceFormats(lambda _: {}, images=False)
 
@@ -28,45 +28,43 @@ def episode(name: str, score: float | None, *tools: str) -> ExportTree:
     nodes = [node(f"{name}0", None, 0)]
     for depth, tool in enumerate(tools, 1):
         nodes.append(
-            replace(
-                node("x", "x", depth, tool=tool), node_id=f"{name}{depth}", parent_id=f"{name}{depth - 1}"
-            )
+            replace(node("x", "x", depth, tool=tool), id=f"{name}{depth}", parent=f"{name}{depth - 1}")
         )
     own = ExportAnswer(
         id=name,
         question="When?",
         answer=name,
-        nodes=tuple(one.node_id for one in nodes),
+        nodes=tuple(one.id for one in nodes),
         score=score,
         right=score == 1.0,
     )
     return ExportTree(
-        id=name, group="task", text="When?", nodes=tuple(nodes), is_episode=True, answers=(own,)
+        tree=tree_of(tuple(nodes), "When?", id=name, group="task"), is_episode=True, answers=(own,)
     )
 
 
 @pytest.mark.promise("exports:preferences")
 @given(tree=trees())
 def test_each_action_of_a_tree_is_compared_labelled_and_on_a_path(tree: ExportTree) -> None:
-    actions = {one.node_id: one for one in tree.nodes if one.action is not None}
+    actions = {one.id: one for one in tree.nodes if one.action is not None}
     labelled = {row["id"]: row["label"] for row in values(FORMATS.kto([tree]))}
-    assert labelled == {id: one.trainable for id, one in actions.items()}
+    assert labelled == {id: one.verdict is Verdict.NEW for id, one in actions.items()}
     compared = set[str]()
     for row in values(FORMATS.dpo([tree])):
         chosen, rejected = row["id"].split("/")
-        assert actions[chosen].parent_id == actions[rejected].parent_id
-        assert actions[chosen].trainable
-        assert not actions[rejected].trainable
+        assert actions[chosen].parent == actions[rejected].parent
+        assert actions[chosen].verdict is Verdict.NEW
+        assert actions[rejected].verdict is not Verdict.NEW
         assert row["prompt"][0] == {"role": "user", "content": "Explore it."}
         assert len(row["prompt"]) == 2 * actions[chosen].depth - 1
         compared |= {chosen, rejected}
     assert compared | set(reasons(FORMATS.dpo([tree]))) == set(actions)
     paths = {row["id"]: row for row in values(FORMATS.prm([tree]))}
-    parents = {one.parent_id for one in tree.nodes}
+    parents = {one.parent for one in tree.nodes}
     assert set(paths) == {id for id in actions if id not in parents}
     for id, row in paths.items():
         assert len(row["completions"]) == len(row["labels"]) == actions[id].depth
-        assert row["labels"][-1] is actions[id].trainable
+        assert row["labels"][-1] is (actions[id].verdict is Verdict.NEW)
 
 
 @pytest.mark.promise("exports:preferences")
@@ -135,7 +133,8 @@ def test_rewards_order_two_messages_only_if_no_episode_contradicts_it(
 def test_a_failed_call_is_rejected_beside_one_of_equal_reward_and_never_chosen() -> None:
     def failing(name: str, score: float, tool: str = "bash_run") -> ExportTree:
         tree = episode(name, score, tool)
-        return replace(tree, nodes=(tree.nodes[0], replace(tree.nodes[1], trainable=False)))
+        nodes = (tree.nodes[0], replace(tree.nodes[1], verdict=Verdict.ERROR))
+        return replace(tree, tree=replace(tree.tree, nodes=nodes))
 
     good = episode("a", 0.0, "rag_search")
     [row] = [row for row in values(FORMATS.dpo([good, failing("b", 0.0)])) if len(row["prompt"]) == 1]
@@ -153,14 +152,16 @@ def branching() -> ExportTree:
         node("r", None, 0),
         node("needed", "r", 1),
         node("other", "r", 1),
-        replace(node("copy", "r", 1), observation="It says: Seen at needed."),
+        replace(
+            node("copy", "r", 1), outcome=ActionOutcome(Observation((Text("It says: Seen at needed."),)))
+        ),
         node("failed", "r", 1, new=False),
         node("below", "copy", 2),
     )
     own = replace(
         answer(nodes, "q", "needed"), whole_path=("r", "needed"), quotes=("Seen at needed.",), score=0.5
     )
-    return ExportTree(id="t", group="s", text="Explore.", nodes=nodes, is_episode=False, answers=(own,))
+    return ExportTree(tree=tree_of(nodes), is_episode=False, answers=(own,))
 
 
 @pytest.mark.promise("exports:grounds")
@@ -188,14 +189,14 @@ def test_each_pair_says_its_ground_and_everything_else_is_counted(tree: ExportTr
     needed = {own for one in answers for own in one.nodes if one.right}
     in_pairs = set[str]()
     for row in values(FORMATS.dpo([tree])):
-        chosen, rejected = (tree.by_id()[id] for id in row["id"].split("/"))
-        in_pairs |= {chosen.node_id, rejected.node_id}
-        assert chosen.trainable
+        chosen, rejected = (tree.tree.by_id[id] for id in row["id"].split("/"))
+        in_pairs |= {chosen.id, rejected.id}
+        assert chosen.verdict is Verdict.NEW
         if row["ground"] == "verdict":
-            assert not rejected.trainable
+            assert rejected.verdict is not Verdict.NEW
         else:
-            assert (row["ground"], chosen.node_id in needed) == ("evidence", True)
-            below = {one.node_id for one in tree.nodes if rejected.node_id in tree.path_to(one.node_id)}
+            assert (row["ground"], chosen.id in needed) == ("evidence", True)
+            below = {one.id for one in tree.nodes if rejected in tree.tree.path(one.id)}
             assert not below & {own for one in answers for own in one.nodes}
     assert in_pairs.isdisjoint(left_out := reasons(FORMATS.dpo([tree])))
-    assert in_pairs | set(left_out) == {one.node_id for one in tree.nodes if one.action is not None}
+    assert in_pairs | set(left_out) == {one.id for one in tree.nodes if one.action is not None}

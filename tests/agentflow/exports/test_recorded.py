@@ -16,7 +16,7 @@ from agentflow.exports import export_run
 from agentflow.exports._conversations import ConversationFormats, conversation_of, is_masked
 from agentflow.exports._preferences import PreferenceFormats
 from agentflow.exports._recorded import agent_tree, episode_trees
-from agentflow.exports._rows import Dropped, DropReason, ExportRow, Take
+from agentflow.exports._records import Dropped, DropReason, ExportRow, Take
 from agentflow.gateway import (
     AgentSettings,
     EpisodeOffer,

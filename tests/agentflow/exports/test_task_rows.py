@@ -15,7 +15,7 @@ from agentflow.cli import main
 from agentflow.errors import ConfigurationError
 from agentflow.exports import DropReason, Take, export_run
 from agentflow.exports._conversations import ConversationFormats
-from agentflow.exports._rows import Dropped
+from agentflow.exports._records import Dropped
 from agentflow.exports._task_rows import TaskFormats
 from agentflow.synthesis import PAIRS, TASKS
 from agentflow.tasks import TaskAttempt, TaskPredicate, VerifiableTask

@@ -10,26 +10,27 @@ from hypothesis import strategies as st
 
 from agentflow.exports import export_run
 from agentflow.exports._native import native_rows, token_rows
-from agentflow.exports._records import ExportCall, ExportTree
-from agentflow.exports._rows import Dropped, DropReason, ExportRow, Take
-from agentflow.trace import Tokens
-from tests.agentflow.exports._trees import answer, node, rows
+from agentflow.exports._records import Dropped, DropReason, ExportRow, ExportTree, Take
+from agentflow.trace import TokenCall, Tokens, Voice
+from tests.agentflow.exports._trees import answer, node, rows, tree_of
 
 
-def call(id: str, prompt: tuple[int, ...], sampled: tuple[int, ...]) -> ExportCall:
+def call(id: str, prompt: tuple[int, ...], sampled: tuple[int, ...]) -> TokenCall:
     tokens = Tokens(prompt=prompt, sampled=sampled, logprobs=(-0.5,) * len(sampled))
-    return ExportCall(id=id, role="planner", tokens=tokens)
+    return TokenCall(id=id, voice=Voice(role="planner"), tokens=tokens)
 
 
-def episode(id: str, calls: tuple[ExportCall, ...], reward: float | None = 1.0, leaf: str = "") -> ExportTree:
-    return ExportTree(id=id, group="g", text="", is_episode=True, calls=calls, reward=reward, leaf=leaf)
+def episode(id: str, calls: tuple[TokenCall, ...], reward: float | None = 1.0, leaf: str = "") -> ExportTree:
+    return ExportTree(
+        tree=tree_of((), "", id=id, group="g"), is_episode=True, calls=calls, reward=reward, leaf=leaf
+    )
 
 
 @st.composite
 def conversations(draw: st.DrawFn) -> ExportTree:
     """Generate an episode whose calls continue, repeat or abandon earlier ones; each sampled token is unique."""
     fresh = iter(range(1_000, 9_000))
-    calls: list[ExportCall] = []
+    calls: list[TokenCall] = []
     for number in range(draw(st.integers(1, 6))):
         before: tuple[int, ...] = ()
         if calls and draw(st.booleans()):
@@ -123,22 +124,24 @@ def test_the_planner_of_a_synthesis_is_trained_on_the_calls_that_led_to_answers(
 
 @pytest.mark.promise("exports:planner_tokens")
 def test_a_call_is_trained_if_a_child_of_its_node_is_on_the_path_of_a_right_answer() -> None:
-    nodes = (node("r", None, 0), node("a", "r", 1), node("b", "a", 2), node("c", "a", 2), node("d", "c", 3))
+    nodes = (
+        *(node("r", None, 0), node("a", "r", 1), node("b", "a", 2)),
+        *(node("c", "a", 2, position=1), node("d", "c", 3)),
+    )
     calls = tuple(
-        ExportCall(
-            id=f"plan/{place}",
-            role="planner",
-            node=place,
+        TokenCall(
+            id=f"plan/{spot}/0",
+            voice=Voice(role="planner"),
             tokens=Tokens(prompt=(1, number), sampled=(10 + number,), logprobs=(-1.0,)),
         )
-        for number, place in enumerate("rabc")
+        for number, spot in enumerate(("root", "0", "0-0", "0-1"))
     )
     answers = (answer(nodes, "good", "b"), answer(nodes, "bad", "d", right=False))
-    tree = ExportTree(id="t", group="s", text="", nodes=nodes, is_episode=False, answers=answers, calls=calls)
+    tree = ExportTree(tree=tree_of(nodes, ""), is_episode=False, answers=answers, calls=calls)
     assert labels([tree], Take.CORRECT) == Counter([10, 11])
     assert labels([tree]) == Counter([10, 11, 12, 13])
     assert [one for one in token_rows([tree], Take.CORRECT) if isinstance(one, Dropped)] == [
         Dropped("s", "bad", DropReason.NOT_CORRECT),
-        Dropped("s", "t/plan/b", DropReason.OFF_PATH),
-        Dropped("s", "t/plan/c", DropReason.OFF_PATH),
+        Dropped("s", "t/plan/0-0/0", DropReason.OFF_PATH),
+        Dropped("s", "t/plan/0-1/0", DropReason.OFF_PATH),
     ]

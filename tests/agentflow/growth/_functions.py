@@ -73,7 +73,7 @@ class JudgeBy:
 
     async def judge(self, request: JudgementRequest) -> Reply[Judgement]:
         self.requests.append(request)
-        verdict = Verdict.ERROR if request.failure else self._judge(request)
+        verdict = Verdict.ERROR if request.step.failure else self._judge(request)
         return Reply(value=Judgement(verdict))
 
 

@@ -55,7 +55,7 @@ class Counter(Backend):
 
 def count_with(verb: str) -> PlanBy:
     def plan(request: PlanRequest) -> list[Proposal]:
-        last = request.path[-1].action.arguments["n"] if request.path else 1
+        last = request.path[-1].call.arguments["n"] if request.path else 1
         return [Proposal("", f"counter_{verb}", {"n": 10 * last + n}) for n in range(request.count)]
 
     return PlanBy(plan)

@@ -204,7 +204,7 @@ async def test_the_verifier_learns_that_an_earlier_node_returned_the_same_text(s
 async def test_a_node_whose_planner_fails_reports_it_and_the_rest_grows() -> None:
     class Failing(PlanBy):
         async def plan(self, request: PlanRequest) -> Reply[Plan]:
-            if len(request.path) == 1 and "bash" in request.path[0].action.tool:
+            if len(request.path) == 1 and "bash" in request.path[0].call.tool:
                 return Reply(failure=Failure("unavailable", "no answer after 4 attempts"))
             return await super().plan(request)
 

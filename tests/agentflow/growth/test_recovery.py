@@ -29,9 +29,9 @@ ONE = GrowthSettings(max_depth=4, branching_factor=2, depth_threshold=1, recover
 
 
 def judge(request: JudgementRequest) -> Verdict:
-    if request.trouble:
+    if request.step.error:
         return Verdict.ERROR
-    return Verdict.NEW if request.step.observation.strip() else Verdict.EMPTY
+    return Verdict.NEW if request.step.text.strip() else Verdict.EMPTY
 
 
 def shape(tree: Tree) -> list[tuple[int, str]]:
@@ -46,7 +46,7 @@ async def test_a_failed_node_gets_one_child_that_sees_the_failure_and_its_state(
         elif request.path[-1].verdict is Verdict.ERROR:
             commands = ["cat note"] * 2
         else:
-            commands = [f"echo step {len(request.path)} of {request.path[0].action.arguments['command'][:9]}"]
+            commands = [f"echo step {len(request.path)} of {request.path[0].call.arguments['command'][:9]}"]
         return [Proposal("", "bash_run", {"command": command}) for command in commands]
 
     planner = PlanBy(plan)
@@ -60,12 +60,12 @@ async def test_a_failed_node_gets_one_child_that_sees_the_failure_and_its_state(
     )
     assert tree.children[failed.id] == (repaired.id,) and tree.children[repaired.id]
     asked = next(each for each in planner.requests if each.path and each.path[-1].verdict is Verdict.ERROR)
-    assert (asked.count, asked.path[-1].failure) == (1, "exit code 1")
+    assert (asked.count, asked.path[-1].error) == (1, "exit code 1")
 
 
 def _sequence(request: PlanRequest, fails: Callable[[int], bool]) -> list[Proposal]:
     depth = len(request.path)
-    spot = "-".join(str(step.action.arguments["number"]) for step in request.path)
+    spot = "-".join(str(step.call.arguments["number"]) for step in request.path)
     return [
         Proposal(
             "",

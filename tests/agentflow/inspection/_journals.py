@@ -5,7 +5,7 @@ from contextlib import asynccontextmanager
 from hashlib import sha256
 from pathlib import Path
 
-from agentflow.growth import ActionRecord, LevelRecord
+from agentflow.growth import LevelRecord
 from agentflow.inspection import RunReader
 from agentflow.journal import Journal, NewSeed, Page, Run, open_journal, this_process
 from agentflow.trace import (
@@ -13,6 +13,7 @@ from agentflow.trace import (
     ActionOutcome,
     Blob,
     Isolation,
+    Node,
     Observation,
     Plan,
     Reply,
@@ -29,12 +30,11 @@ OnlyRun = Callable[[str | Path], RunReader]
 SETTINGS = {"max_depth": 4, "branching_factor": 2, "depth_threshold": 4}
 
 
-def action(spot: str, text: str, *images: Blob) -> ActionRecord:
+def action(spot: str, text: str, *images: Blob) -> Node:
     """Return the record of an action."""
     outcome = ActionOutcome(Observation((Text(text), *images)))
-    return ActionRecord(
-        outcome, Isolation.FORK, Action("bash_run", {"command": f"echo {spot}"}), f"try {spot}"
-    )
+    call = Action("bash_run", {"command": f"echo {spot}"})
+    return Node(outcome=outcome, isolation=Isolation.FORK, action=call, intent=f"try {spot}")
 
 
 async def grow(page: Page, spots: Sequence[str], levels: int, **others: tuple[Verdict, str]) -> None:

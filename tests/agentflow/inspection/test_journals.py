@@ -13,10 +13,9 @@ import msgspec
 import pytest
 
 from agentflow.errors import ConfigurationError
-from agentflow.growth import ActionRecord
 from agentflow.inspection import RunReader, WorkState, open_runs
 from agentflow.journal import JournalReader, open_journal, open_reader, this_process
-from agentflow.trace import Verdict
+from agentflow.trace import Node, Verdict
 from tests._postgres import PostgresServer
 from tests.agentflow.inspection._journals import SETTINGS, OnlyRun, action, claimed, digests, grow
 
@@ -213,7 +212,7 @@ async def test_a_journal_of_an_earlier_version_is_read(tmp_path: Path, only_run:
     assert reader.skeleton("a").marks == "ne"
     node = reader.node("a", "0")
     assert (node.tool, node.intent, node.verdict, node.reason) == ("rag_get", "look", "empty", "nothing")
-    assert msgspec.json.decode(msgspec.json.encode(record), type=ActionRecord).intent == "try 0"
+    assert msgspec.json.decode(msgspec.json.encode(record), type=Node).intent == "try 0"
 
 
 def write_foreign(folder: Path) -> None:

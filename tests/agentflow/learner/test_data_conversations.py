@@ -11,12 +11,13 @@ from agentflow.errors import ConfigurationError
 from agentflow.growth import GrowthSettings
 from agentflow.learner.data import read_attempts, read_conversations
 from agentflow.learner.local import lessons_of
-from agentflow.synthesis import SynthesisConfig, TrajectoryNode
-from agentflow.synthesis._files import trajectory_record
+from agentflow.synthesis import SynthesisConfig
+from agentflow.synthesis._files import trajectory_record, tree_record
 from agentflow.synthesis._seed_result import Trajectory
 from agentflow.synthesis._selection import select
 from agentflow.trace import (
     Action,
+    ActionOutcome,
     JudgementRequest,
     Node,
     Observation,
@@ -41,7 +42,7 @@ NODES = [
 
 
 def judge(request: JudgementRequest) -> Verdict:
-    return Verdict.ERROR if request.trouble else Verdict.NEW
+    return Verdict.ERROR if request.step.error else Verdict.NEW
 
 
 @pytest.mark.promise("growth:recovery:training")
@@ -268,22 +269,18 @@ def test_arguments_that_a_seed_fixes_are_named_in_the_files_and_left_out_of_conv
     tmp_path: Path,
 ) -> None:
     action = Action("rag_search", {"query": "ports", "top_k": 3})
-    root = Node(
-        id="n0",
-        parent=None,
-        depth=0,
-        position=0,
-        intent="",
-        action=None,
-        observation=Observation(),
-        verdict=Verdict.NEW,
-    )
+    root = Node(id="n0", verdict=Verdict.NEW)
     found = replace(
-        root, id="n1", parent="n0", depth=1, action=action, observation=Observation((Text("1841"),))
+        root,
+        id="n1",
+        parent="n0",
+        depth=1,
+        action=action,
+        outcome=ActionOutcome(Observation((Text("1841"),))),
     )
     seed = Seed(index=0, id="s", content="ports", kwargs={"top_k": 3, "query": "other", "unused": 1})
     tree = Tree(id="t", seed=seed, nodes=(root, found))
-    nodes = [msgspec.to_builtins(TrajectoryNode.of(tree, node)) for node in tree.nodes]
+    nodes = msgspec.to_builtins(tree_record(tree))["nodes"]
     assert [node.get("fixed") for node in nodes] == [None, ["top_k"]]
     write(tmp_path / "trajectories.jsonl", {"trajectory_id": "traj_1", "nodes": nodes})
     write(tmp_path / "synthesized_qa.jsonl", PAIR)

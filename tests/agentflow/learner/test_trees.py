@@ -35,7 +35,7 @@ class Tokenised(PlanBy):
         self._seed = seed
 
     async def plan(self, request: PlanRequest) -> Reply[Plan]:
-        path = [step.action.canonical for step in request.path]
+        path = [step.call.canonical for step in request.path]
         draw = Random(digest([self._seed, path]))
         words = [draw.choice(["sea", "tide", "moon"]) for _ in range(request.count)]
         plan = Plan(tuple(Proposal("look", "book_look", {"word": word}) for word in words))

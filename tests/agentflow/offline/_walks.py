@@ -9,7 +9,8 @@ import msgspec
 
 import agentflow
 from agentflow.offline._engine import plan
-from agentflow.trace import Action, PlanRequest, Step, ToolCard, canonical
+from agentflow.trace import Action, Node, PlanRequest, ToolCard, canonical
+from tests.agentflow.trace._steps import seen_step
 
 _ROOT = Path(agentflow.__file__).parents[1]
 
@@ -93,18 +94,18 @@ def act(action: Action) -> str:
 
 def walks(
     content: str, tools: tuple[ToolCard, ...], depth: int = 3, branching: int = 2
-) -> Iterator[tuple[Step, ...]]:
+) -> Iterator[tuple[Node, ...]]:
     """Yield every path of a tree that the offline planner grows over the corpus; no action occurs twice in the tree."""
-    level: list[tuple[Step, ...]] = [()]
+    level: list[tuple[Node, ...]] = [()]
     taken: list[Action] = []
     for _ in range(depth):
-        grown: list[tuple[Step, ...]] = []
+        grown: list[tuple[Node, ...]] = []
         for path in level:
             request = PlanRequest(seed=content, tools=tools, path=path, count=branching, taken=tuple(taken))
             for proposal in plan(request).proposals:
                 action = Action(proposal.tool, proposal.arguments)
                 assert canonical(action) not in {canonical(other) for other in taken}
                 taken.append(action)
-                grown.append((*path, Step(proposal.intent, action, act(action))))
+                grown.append((*path, seen_step(proposal.intent, action, act(action))))
         level = grown
     yield from level

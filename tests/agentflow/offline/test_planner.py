@@ -6,23 +6,24 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentflow.offline._engine import plan
-from agentflow.trace import Action, Plan, PlanRequest, Step, ToolCard, canonical
+from agentflow.trace import Action, Node, Plan, PlanRequest, ToolCard, canonical
 from mcp_servers.bash import BashBackend
 from mcp_servers.code import CodeBackend
 from mcp_servers.files import FilesBackend
 from mcp_servers.rag import RagBackend
 from tests.agentflow.offline._walks import BASH, BATCH, CODE, GET, SEARCH, card, search, seeds
+from tests.agentflow.trace._steps import seen_step
 
 SEED = "Explore the Grey Petrel and her captain."
 TOOLS = (SEARCH, BATCH, GET, BASH, CODE)
-SEEN = Step("look", Action("rag_search", {"query": "Grey Petrel"}), search("Grey Petrel"))
+SEEN = seen_step("look", Action("rag_search", {"query": "Grey Petrel"}), search("Grey Petrel"))
 
 
 def asked(
     count: int = 2,
     *,
     tools: tuple[ToolCard, ...] = TOOLS,
-    path: tuple[Step, ...] = (SEEN,),
+    path: tuple[Node, ...] = (SEEN,),
     taken: tuple[Action, ...] = (),
     seed: str = SEED,
 ) -> Plan:
@@ -38,7 +39,7 @@ def names(plan: Plan) -> list[str]:
 @pytest.mark.parametrize("path", [(), (SEEN,)])
 @pytest.mark.parametrize("tools", [(SEARCH,), (BASH,), (CODE,), TOOLS])
 def test_the_requested_number_of_different_actions_is_proposed(
-    count: int, path: tuple[Step, ...], tools: tuple[ToolCard, ...]
+    count: int, path: tuple[Node, ...], tools: tuple[ToolCard, ...]
 ) -> None:
     found = names(asked(count, path=path, tools=tools))
     assert len(found) == len(set(found)) == count
@@ -52,12 +53,12 @@ def test_taken_actions_are_never_proposed_again() -> None:
         assert len(proposals) == 2
         taken += tuple(Action(proposal.tool, proposal.arguments) for proposal in proposals)
     assert len({canonical(action) for action in taken}) == 12
-    assert canonical(SEEN.action) not in {canonical(action) for action in taken}
+    assert canonical(SEEN.call) not in {canonical(action) for action in taken}
 
 
 @pytest.mark.promise("offline:links")
 def test_mentioned_names_are_searched_once() -> None:
-    told = Step(
+    told = seen_step(
         "look", Action("rag_search", {"query": "Alba"}), "Alba (alba)\nAlba is a port of Fern Island."
     )
     queries = [
@@ -70,7 +71,7 @@ def test_mentioned_names_are_searched_once() -> None:
 @pytest.mark.promise("offline:links")
 def test_shown_documents_and_urls_are_opened() -> None:
     visit = card("web_visit", {"url": {"type": "string"}}, "url")
-    told = Step("look", Action("x", {}), "[1] Alba (docs/alba)\nSee https://example.org/alba, it says.")
+    told = seen_step("look", Action("x", {}), "[1] Alba (docs/alba)\nSee https://example.org/alba, it says.")
     proposals = asked(4, tools=(GET, visit), path=(told,), seed="Explore Alba").proposals
     assert {(p.tool, *p.arguments.values()) for p in proposals} == {
         ("rag_get", "docs/alba"),
@@ -93,7 +94,7 @@ def test_a_search_comes_first_and_the_other_tools_take_turns() -> None:
 @pytest.mark.parametrize("tool", [BASH, CODE, card("code_sql", {"query": {"type": "string"}}, "query")])
 def test_found_years_are_compared(tool: ToolCard) -> None:
     told = "Alba was founded in 1204. Fern Light was built in 1621."
-    path = (Step("look", Action("rag_search", {"query": "Alba"}), told),)
+    path = (seen_step("look", Action("rag_search", {"query": "Alba"}), told),)
     (proposal,) = asked(1, tools=(tool,), path=path).proposals
     assert "1621 - 1204" in next(iter(proposal.arguments.values()))
     assert proposal.intent.endswith("that Alba was founded in 1204 and that Fern Light was built in 1621.")
@@ -101,7 +102,7 @@ def test_found_years_are_compared(tool: ToolCard) -> None:
 
 @pytest.mark.promise("offline:arguments")
 @pytest.mark.parametrize("path", [(), (SEEN,)])
-def test_the_real_tools_accept_the_proposals(path: tuple[Step, ...]) -> None:
+def test_the_real_tools_accept_the_proposals(path: tuple[Node, ...]) -> None:
     backends = (RagBackend(), BashBackend(), CodeBackend(), FilesBackend())
     cards = [ToolCard(tool.name, "", tool.input_schema) for backend in backends for tool in backend.tools]
     proposed: set[str] = set()
@@ -172,7 +173,7 @@ def test_a_tool_without_a_sensible_argument_is_not_used(tool: ToolCard) -> None:
     count=st.integers(min_value=1, max_value=4),
 )
 def test_no_text_makes_planning_fail(seed: str, observations: list[str], count: int) -> None:
-    path = tuple(Step("look", Action("rag_search", {"query": text}), text) for text in observations)
+    path = tuple(seen_step("look", Action("rag_search", {"query": text}), text) for text in observations)
     first = asked(count, path=path, seed=seed)
     assert len(set(names(first))) == len(first.proposals) == count
     for proposal in first.proposals:

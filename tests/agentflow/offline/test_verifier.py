@@ -3,10 +3,11 @@
 import pytest
 
 from agentflow.offline._engine import judge
-from agentflow.trace import Action, Blob, Failure, JudgementRequest, Step, Verdict
+from agentflow.trace import Action, Blob, Failure, JudgementRequest, Verdict
+from tests.agentflow.trace._steps import seen_step
 
 SEARCH = Action("rag_search", {"query": "Alba"})
-KNOWN = Step("look", SEARCH, "Alba is a port with fourteen bells and a slate quay.")
+KNOWN = seen_step("look", SEARCH, "Alba is a port with fourteen bells and a slate quay.")
 
 
 def verdict(
@@ -20,9 +21,7 @@ def verdict(
     request = JudgementRequest(
         seed="Explore Alba",
         path=(KNOWN,),
-        step=Step("look", SEARCH, observation),
-        failure=failure,
-        trouble=trouble,
+        step=seen_step("look", SEARCH, observation, failure=failure, trouble=trouble),
         seen_elsewhere=seen_elsewhere,
         computes=computes,
     )
@@ -48,7 +47,7 @@ def test_an_observation_without_text_is_empty(observation: str) -> None:
 
 @pytest.mark.promise("offline:verdicts")
 def test_an_image_without_text_is_not_empty() -> None:
-    step = Step("look", SEARCH, "", images=(Blob("0", "image/png"),))
+    step = seen_step("look", SEARCH, "", images=(Blob("0", "image/png"),))
     assert judge(JudgementRequest(seed="Explore Alba", path=(), step=step)).verdict is Verdict.NEW
 
 

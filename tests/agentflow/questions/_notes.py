@@ -1,7 +1,7 @@
 """Small release notes and calls that show them, for tests of questions."""
 
 from agentflow.questions import Draft, DraftStep, ShownDocument, documents_from
-from agentflow.trace import Action, Node, Observation, SourceSpan, Text, Verdict
+from agentflow.trace import Action, ActionOutcome, Node, Observation, SourceSpan, Text, Verdict
 from agentflow.values import ValueKind
 
 FIRST = """\
@@ -83,6 +83,6 @@ def shown(text: str, *sources: SourceSpan, tool: str = "rag_search", **arguments
         position=0,
         intent="",
         action=Action(tool, dict(arguments)),
-        observation=Observation((Text(text),), sources),
+        outcome=ActionOutcome(Observation((Text(text),), sources)),
         verdict=Verdict.NEW,
     )

@@ -157,7 +157,7 @@ async def test_tools_that_search_and_read_name_their_documents() -> None:
     assert len(found.observation.sources) > 2
     [source] = read.observation.sources
     assert (source.document, source.offset, source.length) == (first.document, 0, source.end - source.start)
-    node = replace(shown("", tool="rag_get"), observation=read.observation)
+    node = replace(shown("", tool="rag_get"), outcome=read)
     [document] = documents_of([node])
     assert isinstance(document, ShownDocument)
     assert document.complete

@@ -1,7 +1,7 @@
 """The gate: what falls, why, and how many rounds of calls it takes."""
 
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TypeVar
+from typing import Self, TypeVar
 
 import pytest
 from msgspec.structs import replace
@@ -56,6 +56,16 @@ class Roles:
         self.cut_above = 99
         self.spent = Usage(1, 900, 100)
         self.asked: list[object] = []
+
+    @property
+    def generator(self) -> Self:
+        """This object, which also writes."""
+        return self
+
+    @property
+    def reader(self) -> Self:
+        """This object, which also reads."""
+        return self
 
     async def propose_questions(self, request: ProposalRequest) -> Reply[QuestionProposal]:
         self.asked.append(request)

@@ -65,7 +65,7 @@ async def solve(folder: Path, url: str, count: int, call_seconds: float, **setti
     return _rollouts.contents(folder, RESULTS, TRAJECTORIES)
 
 
-async def solve_alone(folder: Path, url: str, count: int, call_seconds: float) -> Files:
+async def solve_with_one_agent(folder: Path, url: str, count: int, call_seconds: float) -> Files:
     return await solve(folder, url, count, call_seconds, agent="single")
 
 
@@ -138,7 +138,9 @@ async def test_an_outage_leaves_most_of_twenty_seeds_for_the_same_command(tmp_pa
 
 @pytest.mark.promise("rollout:outage")
 @pytest.mark.parametrize(
-    ("work", "share"), [(solve, 0.3), (solve_alone, 0.5), (solve_alone, 0.9)], ids=["team", "alone", "judge"]
+    ("work", "share"),
+    [(solve, 0.3), (solve_with_one_agent, 0.5), (solve_with_one_agent, 0.9)],
+    ids=["team", "alone", "judge"],
 )
 async def test_a_rollout_survives_an_outage(work: Work, share: float, tmp_path: Path) -> None:
     await check(tmp_path, work, 6, Outage.BROKEN, share)
@@ -229,7 +231,7 @@ async def test_a_model_that_crashes_loses_no_seed(tmp_path: Path, monkeypatch: p
 async def test_an_outage_at_any_request_changes_no_file(seed: int, tmp_path: Path) -> None:
     dice = Random(seed)
     work, count, outage = (
-        dice.choice([grow, solve, solve_alone]),
+        dice.choice([grow, solve, solve_with_one_agent]),
         dice.choice([6, 40]),
         dice.choice(list(Outage)),
     )

@@ -50,14 +50,14 @@ async def test_a_runtime_is_started_once_and_stopped_with_its_last_user() -> Non
         for _ in range(3):
             group.start_soon(borrow)
     assert got[0] is got[1] is got[2]
-    await shared.give_back()
-    await shared.give_back()
+    await shared.release()
+    await shared.release()
     assert log == ["in"]
-    await shared.give_back()
+    await shared.release()
     assert log == ["in", "out"]
     again = await shared.borrow()
     assert again is not got[0]
-    await shared.give_back()
+    await shared.release()
     assert log == ["in", "out"] * 2
 
 

@@ -10,6 +10,7 @@ from agentflow.questions import Draft, DraftKind, DraftStep, ShownDocument, quot
 from agentflow.testing import ScriptedRoles
 from agentflow.trace import (
     Action,
+    ActionOutcome,
     Failure,
     Node,
     Observation,
@@ -48,9 +49,8 @@ def node(
         position=path[-1],
         intent=f"look at {path}",
         action=Action(tool, dict(arguments or {"query": text[:20]})),
-        observation=Observation((Text(text),)),
+        outcome=ActionOutcome(Observation((Text(text),)), failure),
         verdict=verdict,
-        failure=failure,
     )
 
 
@@ -62,16 +62,8 @@ def tree(
 ) -> Tree:
     """A tree whose nodes say these texts, by path."""
     own = tree_id("run", seed)
-    root = Node(
-        id=node_id(own, ()),
-        parent=None,
-        depth=0,
-        position=0,
-        intent="",
-        action=None,
-        observation=Observation((Text(seed.content),)),
-        verdict=Verdict.NEW,
-    )
+    seen = ActionOutcome(Observation((Text(seed.content),)))
+    root = Node(id=node_id(own, ()), outcome=seen, verdict=Verdict.NEW)
     ordered = sorted(texts.items(), key=lambda entry: (len(entry[0]), tuple(entry[0])))
     nodes = [text if isinstance(text, Node) else node(own, path, text) for path, text in ordered]
     return Tree(

@@ -23,13 +23,14 @@ from agentflow.synthesis import (
     Report,
     SeedResult,
     SynthesisConfig,
-    TrajectoryNode,
+    TreeRecord,
     write_files,
     write_questions,
 )
+from agentflow.synthesis._files import tree_record
 from agentflow.synthesis.pipeline import render_report
 from agentflow.testing import ScriptedRoles
-from agentflow.trace import Failure, Seed, Tree, Verdict, tree_id
+from agentflow.trace import Action, Failure, Seed, Tree, Verdict, tree_id
 from tests.agentflow.synthesis._careless import Careless
 from tests.agentflow.synthesis._grown import (
     FACTS,
@@ -415,13 +416,14 @@ async def test_nodes_are_read_as_they_are_written_and_those_of_other_systems_too
     grown = tree({(0,): FACTS[0], (0, 0): FACTS[1], (1,): dead})
     await written(tmp_path, (SEED, await harvested(grown)))
     (record,) = lines(tmp_path / TREES)
-    nodes = msgspec.convert(record["nodes"], list[TrajectoryNode])
-    assert json.loads(msgspec.json.encode(nodes)) == record["nodes"]
-    assert (nodes[0].action, nodes[2].failure) == (None, failure)
+    read = msgspec.convert(record, TreeRecord).tree
+    assert json.loads(msgspec.json.encode(tree_record(read))) == record
+    assert (read.nodes[0].action, read.nodes[2].failure) == (None, failure)
     documented: dict[str, Any] = {
         "node_id": "node_002", "observation": "Search results", "intent": "Search", "depth": 1,
         "action": {"tool": "web_search", "args": {"query": "GDP"}}, "parent_id": "node_001", "children_ids": [],
     }  # fmt: skip
-    other = msgspec.convert(documented, TrajectoryNode)
-    assert other.action == {"tool": "web_search", "args": {"query": "GDP"}}
-    assert json.loads(msgspec.json.encode(other)) == documented
+    [other] = msgspec.convert({"seed_data": "GDP", "nodes": [documented]}, TreeRecord).tree.nodes
+    assert other.action == Action("web_search", {"query": "GDP"})
+    assert (other.id, other.parent, other.depth) == ("node_002", "node_001", 1)
+    assert (other.intent, other.observation.text) == ("Search", "Search results")

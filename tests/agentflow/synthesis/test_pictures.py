@@ -24,6 +24,7 @@ from agentflow.synthesis._questions import write_questions
 from agentflow.testing import ScriptedRoles
 from agentflow.testing.endpoint._prompt import read_prompt
 from agentflow.trace import (
+    ActionOutcome,
     Blob,
     Failure,
     Look,
@@ -51,7 +52,7 @@ def grown() -> Tree:
     """Return a tree of one path: a screenshot, then a document."""
     plain = tree({(0,): "x", (0, 0): BUILDER})
     nodes = list(plain.nodes)
-    nodes[1] = replace(nodes[1], observation=Observation((CHART,)))
+    nodes[1] = replace(nodes[1], outcome=ActionOutcome(Observation((CHART,))))
     return replace(plain, nodes=tuple(nodes))
 
 

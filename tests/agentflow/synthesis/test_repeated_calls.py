@@ -31,7 +31,7 @@ async def seen(sandbox: Sandbox, *commands: str) -> Tree:
         path = (0,) * depth
         outcome = await Caller().act(own, Action("bash_run", {"command": command}))
         made = node(OWN, path, "", tool="bash_run", arguments={"command": command})
-        nodes[path] = replace(made, observation=outcome.observation)
+        nodes[path] = replace(made, outcome=outcome)
     await own.close()
     return tree(nodes)
 

@@ -4,7 +4,7 @@ import pytest
 from msgspec.structs import replace
 
 from agentflow.synthesis._trimming import trimmed_path
-from agentflow.trace import Node, Observation, SourceSpan, Text, tree_id
+from agentflow.trace import ActionOutcome, Node, Observation, SourceSpan, Text, tree_id
 from tests.agentflow.synthesis._grown import SEED, node, tree
 
 OWN = tree_id("run", SEED)
@@ -13,7 +13,9 @@ OWN = tree_id("run", SEED)
 def shown(path: tuple[int, ...], text: str, tool: str = "rag_search", **arguments: str) -> Node:
     """Return a node that names the document which it shows."""
     own = node(OWN, path, text, tool=tool, arguments=arguments)
-    return replace(own, observation=Observation((Text(text),), (SourceSpan("brenn-light", 0, len(text)),)))
+    return replace(
+        own, outcome=ActionOutcome(Observation((Text(text),), (SourceSpan("brenn-light", 0, len(text)),)))
+    )
 
 
 @pytest.mark.promise("synthesis:trimmed")

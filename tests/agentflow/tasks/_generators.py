@@ -57,20 +57,20 @@ class Current(OfflineTasks):
 
     def __init__(self) -> None:
         super().__init__()
-        self.generator: OfflineTasks = self
+        self.answering: OfflineTasks = self
 
     async def propose(self, request: SolutionsRequest) -> Reply[ProposedSolutions]:
         """Propose solutions."""
-        return await self.generator.propose(request)
+        return await self.answering.propose(request)
 
     async def instruct(self, request: InstructionRequest) -> Reply[TaskInstruction]:
         """Write an instruction."""
-        return await self.generator.instruct(request)
+        return await self.answering.instruct(request)
 
     async def solve_again(self, request: IndependentSolutionRequest) -> Reply[IndependentSolution]:
         """Solve an instruction."""
-        return await self.generator.solve_again(request)
+        return await self.answering.solve_again(request)
 
     async def recall(self, request: RecallRequest) -> Reply[Recalled]:
         """Answer without data."""
-        return await self.generator.recall(request)
+        return await self.answering.recall(request)

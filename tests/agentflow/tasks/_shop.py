@@ -5,13 +5,14 @@ import random
 import sqlite3
 from contextlib import closing
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Self, TypeVar
 
 import msgspec
 
 from agentflow.offline import answer as offline_answer
 from agentflow.questions import Recalled, RecallRequest
 from agentflow.trace import (
+    ActionOutcome,
     IndependentSolution,
     IndependentSolutionRequest,
     InstructionRequest,
@@ -26,7 +27,6 @@ from agentflow.trace import (
     Text,
     Tree,
     Usage,
-    Verdict,
     node_id,
     tree_id,
 )
@@ -97,16 +97,7 @@ def seed_tree(content: str = "Sales of the shop", *nodes: Node, **kwargs: str) -
     """Return a tree with these nodes."""
     seed = Seed(index=0, id="seed_001", content=content, kwargs=dict(kwargs))
     own = tree_id("run", seed)
-    root = Node(
-        id=node_id(own, ()),
-        parent=None,
-        depth=0,
-        position=0,
-        intent="",
-        action=None,
-        observation=Observation((Text(content),)),
-        verdict=Verdict.NEW,
-    )
+    root = Node(id=node_id(own, ()), outcome=ActionOutcome(Observation((Text(content),))))
     return Tree(id=own, seed=seed, nodes=(root, *nodes))
 
 
@@ -116,6 +107,16 @@ class OfflineTasks:
     def __init__(self, *, knows: str = "") -> None:
         self.requests: list[Request[Any]] = []
         self._knows = knows
+
+    @property
+    def generator(self) -> Self:
+        """This object, which also writes."""
+        return self
+
+    @property
+    def reader(self) -> Self:
+        """This object, which also reads."""
+        return self
 
     async def propose(self, request: SolutionsRequest) -> Reply[ProposedSolutions]:
         """Propose solutions."""

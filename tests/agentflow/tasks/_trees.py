@@ -48,8 +48,7 @@ class OfflineRoles:
 
     def by_rule(self, request: JudgementRequest) -> Judgement:
         """Return `new` unless the call or its program failed."""
-        failed = request.failure is not None or request.trouble
-        return Judgement(Verdict.ERROR if failed else Verdict.NEW)
+        return Judgement(Verdict.ERROR if request.step.error else Verdict.NEW)
 
     async def judge(self, request: JudgementRequest) -> Reply[Judgement]:
         """Judge by rule."""

@@ -25,6 +25,7 @@ from agentflow.tasks import (
 from agentflow.tasks.inside._data_programs import perturb, perturb_folder, relocate
 from agentflow.trace import (
     Action,
+    ActionOutcome,
     Failure,
     IndependentSolutionRequest,
     Node,
@@ -60,7 +61,7 @@ async def shop(tmp_path: Path) -> AsyncGenerator[Callable[..., Awaitable[Derived
     async with data_analysis(shop_files(tmp_path / "data"), current) as kind:
 
         async def derive(generator: OfflineTasks, *nodes: Node) -> DerivedTasks:
-            current.generator = generator
+            current.answering = generator
             return await kind.derive(seed_tree("Orders of the shop", *nodes), Page())
 
         yield derive
@@ -130,7 +131,7 @@ async def test_answers_are_compared_by_type_and_solved_again_without_the_program
         position=0,
         intent="sum",
         action=Action("data_run", {"code": TOTAL}),
-        observation=Observation((Text("done"),)),
+        outcome=ActionOutcome(Observation((Text("done"),))),
         verdict=Verdict.NEW,
     )
     generator = Scripted("print(1)", QUESTION, (TOTAL,))

@@ -19,8 +19,9 @@ from agentflow.tasks import (
     VerifiableTask,
     check_task,
 )
-from agentflow.trace import Action, Plan, PlanRequest, Proposal, Reply, Seed, Step, ToolCard
+from agentflow.trace import Action, Node, Plan, PlanRequest, Proposal, Reply, Seed, ToolCard
 from tests.agentflow.tasks._trees import OfflineRoles
+from tests.agentflow.trace._steps import seen_step
 
 SETTINGS = SandboxSettings(backends={"vm": {"desktop": {"panel": True}}, "bash": {}})
 TOOLS = ["bash_run", "vm_click", "vm_type", "vm_wait"]
@@ -134,16 +135,16 @@ async def test_without_a_model_a_terminal_is_started_and_jobs_on_the_files_of_th
     tools = tuple(
         ToolCard(name, "", {}) for name in ("bash_run", "vm_right_click", "vm_key", "vm_wait", "vm_type")
     )
-    path: tuple[Step, ...] = ()
+    path: tuple[Node, ...] = ()
     async with await base.fork() as session:
-        while not path or path[-1].action.tool != "vm_type":
+        while not path or path[-1].call.tool != "vm_type":
             request = PlanRequest(seed="Reports", tools=tools, path=path, count=1, kwargs=SETUP.arguments)
             (proposal,) = plan(request).proposals
             fixed = SETUP.arguments if proposal.tool == SETUP.tool else {}
             action = Action(proposal.tool, {**proposal.arguments, **fixed})
             result = await session.execute(action.tool, action.arguments)
             assert result.error is None
-            path = (*path, Step(proposal.intent, action, ""))
+            path = (*path, seen_step(proposal.intent, action, ""))
         with anyio.fail_after(60):
             while not any(thing.startswith("results/") for thing in await DesktopState().read(session)):
                 await session.execute(STILL.tool, STILL.arguments)

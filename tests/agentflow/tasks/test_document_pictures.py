@@ -13,7 +13,7 @@ from agentflow.journal import NewSeed
 from agentflow.synthesis import TASKS, Report, load_config
 from agentflow.synthesis.pipeline import SynthesisRun
 from agentflow.tasks import TaskAttempt, TaskProblem, VerifiableTask
-from agentflow.tasks._image_regions import views_of
+from agentflow.tasks._document_pictures import views_of
 from agentflow.tasks._printed_values import answer_verdict
 from agentflow.trace import Region
 from tests.agentflow.tasks._sight import Figure, Sight, harbour_figures, illustrated_pdf, sight

@@ -23,6 +23,7 @@ from agentflow.tasks import (
 )
 from agentflow.trace import (
     Action,
+    ActionOutcome,
     Failure,
     IndependentSolutionRequest,
     Node,
@@ -79,7 +80,7 @@ async def shop(tmp_path: Path) -> AsyncGenerator[Callable[..., Awaitable[Derived
     async with text2sql(shop_database(tmp_path / "shop.db"), current, max_tasks=1) as kind:
 
         async def derive(generator: OfflineTasks, *nodes: Node) -> DerivedTasks:
-            current.generator = generator
+            current.answering = generator
             return await kind.derive(seed_tree("Sales of the shop", *nodes), Page())
 
         yield derive
@@ -235,7 +236,7 @@ def ran(number: int, query: str, verdict: Verdict = Verdict.NEW) -> Node:
         position=number,
         intent="query",
         action=Action("sql_execute", {"query": query}),
-        observation=Observation((Text("rows"),)),
+        outcome=ActionOutcome(Observation((Text("rows"),))),
         verdict=verdict,
     )
 
@@ -262,12 +263,12 @@ async def test_a_run_that_was_killed_after_any_entry_derives_the_same_and_repeat
 ) -> None:
     current = Current()
     async with text2sql(shop_database(tmp_path / "shop.db"), current, max_tasks=2) as kind:
-        current.generator, whole = OfflineTasks(), Page()
+        current.answering, whole = OfflineTasks(), Page()
         derived = await kind.derive(seed_tree(), whole)
         checks = [await check_task(task, kind, whole) for task in derived.tasks]
         keys = list(whole.keys())
         for kept in range(len(keys) + 1):
-            current.generator = again = OfflineTasks()
+            current.answering = again = OfflineTasks()
             page = Page({key: msgspec.json.encode(whole.recall(key, object)) for key in keys[:kept]})
             repeated = await kind.derive(seed_tree(), page)
             assert msgspec.json.encode(repeated) == msgspec.json.encode(derived)

@@ -9,7 +9,8 @@ import msgspec
 from agentflow.actors import Supervisor
 from agentflow.models import Call, Completion
 from agentflow.team import Team, Verify
-from agentflow.trace import Action, Blob, MemoryBlobStore, PlanRequest, Step, ToolCard, Usage
+from agentflow.trace import Action, Blob, Failure, MemoryBlobStore, Node, PlanRequest, ToolCard, Usage
+from tests.agentflow.trace._steps import seen_step
 
 T = TypeVar("T")
 
@@ -71,12 +72,19 @@ async def team(
 
 
 def step(
-    observation: str, *, intent: str = "look it up", query: str = "it", images: tuple[Blob, ...] = ()
-) -> Step:
+    observation: str,
+    *,
+    intent: str = "look it up",
+    query: str = "it",
+    images: tuple[Blob, ...] = (),
+    failure: Failure | None = None,
+    trouble: str = "",
+) -> Node:
     """Step made by a search."""
-    return Step(intent, Action("rag_search", {"query": query}), observation, images=images)
+    action = Action("rag_search", {"query": query})
+    return seen_step(intent, action, observation, images=images, failure=failure, trouble=trouble)
 
 
-def plan_request(*path: Step, count: int = 2, tools: tuple[ToolCard, ...] = (SEARCH,)) -> PlanRequest:
+def plan_request(*path: Node, count: int = 2, tools: tuple[ToolCard, ...] = (SEARCH,)) -> PlanRequest:
     """Request for the next actions after a path."""
     return PlanRequest(seed="Explore the Kestrel Observatory.", tools=tools, path=path, count=count)

@@ -11,7 +11,7 @@ from agentflow.errors import ErrorKind, ToolFailure
 from agentflow.journal import Page, Writing
 from agentflow.models import Call, Prices
 from agentflow.sandbox import Backend, Sandbox, Session, tool
-from agentflow.team import EffectGate, EpisodeSettings, solve_task
+from agentflow.team import EffectGate, EpisodeSettings, TeamAgent
 from agentflow.trace import (
     AnalysisRequest,
     Assessment,
@@ -178,17 +178,15 @@ async def solved(
 ) -> tuple[Episode, FunctionModel]:
     """Run an episode in a fresh sandbox with a team that shares one model; return both."""
     async with diary_sandbox(diary) as sandbox, team(answer, blobs=blobs) as (members, model):
-        episode = await solve_task(
-            task,
+        agent = TeamAgent(
             team=members,
-            sandbox=sandbox,
             tools=await sandbox.tools(list(tools)) if tools else [],
-            page=(book or Book()).open(),
             settings=EpisodeSettings.model_validate(settings),
             prices=prices,
             gate=gate,
             clock=clock,
         )
+        episode = await agent.solve(task, sandbox, (book or Book()).open())
     return episode, model
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from agentflow.actors import DynamicSupervisor, Supervisor
 from agentflow.models import Call, Completion
-from agentflow.team import EpisodeSettings, Team, solve_task
+from agentflow.team import EpisodeSettings, Team, TeamAgent
 from agentflow.trace import Episode, MemoryBlobStore
 from tests.agentflow.team._model import FunctionModel
 from tests.agentflow.team._solving import TASK, Book, Script, diary_sandbox
@@ -55,14 +55,9 @@ async def episode_with(model: FunctionModel, pool: str = "") -> Episode:
     ):
         if pool:
             tasks.start_soon(kill)
-        found["episode"] = await solve_task(
-            TASK,
-            team=members,
-            sandbox=sandbox,
-            tools=await sandbox.tools("diary_write"),
-            page=Book().open(),
-            settings=EpisodeSettings(),
-        )
+        tools = await sandbox.tools("diary_write")
+        agent = TeamAgent(team=members, tools=tools, settings=EpisodeSettings())
+        found["episode"] = await agent.solve(TASK, sandbox, Book().open())
     return found["episode"]
 
 

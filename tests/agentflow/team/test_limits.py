@@ -8,7 +8,7 @@ import pytest
 from agentflow.actors import Supervisor
 from agentflow.errors import ConfigurationError
 from agentflow.models import Call, Completion, Prices
-from agentflow.team import EpisodeSettings, Team, solve_task
+from agentflow.team import EpisodeSettings, Team, TeamAgent
 from agentflow.testing import VirtualTimeLoop
 from agentflow.trace import Ending, Episode, Failure, MemoryBlobStore, SolutionRequest
 from tests.agentflow.team._model import FunctionModel, unasked
@@ -34,14 +34,9 @@ async def slowly(model: FunctionModel, book: Book, **settings: object) -> Episod
     blobs = MemoryBlobStore()
     members = Team(planner=model, generator=model, put_blob=blobs.put, blob=blobs.read)
     async with diary_sandbox() as sandbox, Supervisor(members.specs(), name="team"):
-        return await solve_task(
-            TASK,
-            team=members,
-            sandbox=sandbox,
-            tools=await sandbox.tools("diary_write"),
-            page=book.open(),
-            settings=EpisodeSettings.model_validate(settings),
-        )
+        tools = await sandbox.tools("diary_write")
+        agent = TeamAgent(team=members, tools=tools, settings=EpisodeSettings.model_validate(settings))
+        return await agent.solve(TASK, sandbox, book.open())
 
 
 @pytest.mark.parametrize(

@@ -40,20 +40,21 @@ from agentflow.trace import (
     JudgementRequest,
     Memory,
     NextStep,
+    Node,
     PlanRequest,
     SolutionRequest,
-    Step,
     Turn,
 )
 from agentflow.values import ValueKind
 from tests.agentflow.team._model import SEARCH, plan_request, step
+from tests.agentflow.trace._steps import seen_step
 
 PICTURE = Blob("ab", "image/png")
 STEPS = st.builds(
-    Step,
+    seen_step,
     intent=st.text(max_size=30),
     action=st.builds(Action, st.just("rag_search"), st.dictionaries(st.text(max_size=5), st.text(max_size=9), max_size=2)),
-    observation=st.text(max_size=80),
+    text=st.text(max_size=80),
     images=st.sampled_from([(), (PICTURE,)]),
 )  # fmt: skip
 
@@ -76,7 +77,7 @@ def assert_prefix(shorter: tuple[Message, ...], longer: tuple[Message, ...]) -> 
 @pytest.mark.promise("team:prompts:prefix")
 @given(st.text(max_size=20), st.lists(STEPS, max_size=4), STEPS, st.integers(1, 4), st.booleans())
 def test_the_prompt_of_a_path_extends_that_of_its_parent(
-    seed: str, path: list[Step], following: Step, count: int, vision: bool
+    seed: str, path: list[Node], following: Node, count: int, vision: bool
 ) -> None:
     pictures = {"ab": b"png"} if vision else {}
     before = PlanRequest(

@@ -5,7 +5,7 @@ import pytest
 from agentflow.errors import ModelFailure, ModelFailureKind, RunStopped, StopCause
 from agentflow.models import Call
 from agentflow.sandbox import Sandbox
-from agentflow.team import EpisodeSettings, model_tools, solve_task
+from agentflow.team import EpisodeSettings, TeamAgent, model_tools
 from agentflow.team._executor import call_tool
 from agentflow.team._model_tools import Program
 from agentflow.trace import Action, Command, MemoryBlobStore, NextStep, Usage
@@ -86,14 +86,9 @@ async def test_usage_of_a_model_inside_a_tool_counts_towards_the_episode() -> No
     inside = FunctionModel(lambda _: "22 degrees")
     book = Book()
     async with Sandbox(backends=model_tools(base_generator=inside)) as sandbox, team(script) as (members, _):
-        episode = await solve_task(
-            TASK,
-            team=members,
-            sandbox=sandbox,
-            tools=await sandbox.tools(),
-            page=book.open(),
-            settings=EpisodeSettings(max_tokens=440, max_turns=5),
-        )
+        settings = EpisodeSettings(max_tokens=440, max_turns=5)
+        agent = TeamAgent(team=members, tools=await sandbox.tools(), settings=settings)
+        episode = await agent.solve(TASK, sandbox, book.open())
     assert episode.usage["tool"] == Usage(1, 100, 10)
     assert episode.turns[0].result == "22 degrees"
     # The tool's own call was the fourth: the verifier was not asked any more.

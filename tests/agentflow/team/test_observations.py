@@ -10,16 +10,17 @@ import pytest
 from agentflow.models import Message, TextPart, ToolCall, ToolReply
 from agentflow.questions import ProposalRequest, documents_from
 from agentflow.sandbox import Sandbox, SandboxSettings
-from agentflow.team import EpisodeSettings, ObservationLimits, solve_alone
+from agentflow.team import EpisodeSettings, ObservationLimits, ToolAgent
 from agentflow.team._document_messages import proposal_messages
 from agentflow.team._executor import call_tool
 from agentflow.team._messages import MAX_SEED_VALUES_CHARS, plan_messages
-from agentflow.trace import Action, MemoryBlobStore, PlanRequest, Step, Task, Verdict
+from agentflow.trace import Action, Failure, MemoryBlobStore, Node, PlanRequest, Task, Verdict
 from mcp_servers.web._parsers import ParserPool
 from tests._pages import page_over
 from tests.agentflow.team._canned import Canned
 from tests.agentflow.team._model import SEARCH, step
 from tests.agentflow.team.test_single import Agent
+from tests.agentflow.trace._steps import seen_step
 from tests.mcp_servers.web._site import a_site
 from tests.mcp_servers.web._tools import text_of as text_of_tool
 from tests.mcp_servers.web._tools import web_tools
@@ -73,7 +74,7 @@ def text_of(messages: tuple[Message, ...]) -> str:
     return "\n".join(part.text for part in [*parts, *inside] if isinstance(part, TextPart))
 
 
-def path_of(results: RealResults) -> tuple[Step, ...]:
+def path_of(results: RealResults) -> tuple[Node, ...]:
     return (
         step(results.schema, intent="Learn the tables."),
         step(results.hits, intent="Look for keepers of lighthouses."),
@@ -112,16 +113,14 @@ async def test_a_schema_a_long_page_and_twelve_hits_reach_an_agent_until_its_end
     model, blobs = Agent(*calls, "Ada Holm"), MemoryBlobStore()
     task = Task(index=0, id="task_1", question=QUESTION)
     async with Sandbox(backends=[Canned(texts)]) as sandbox:
-        await solve_alone(
-            task,
+        agent = ToolAgent(
             model=model,
-            sandbox=sandbox,
             tools=await sandbox.tools("*"),
-            page=page_over({}),
             settings=EpisodeSettings(),
             put_blob=blobs.put,
             blob=blobs.read,
         )
+        await agent.solve(task, sandbox, page_over({}))
     is_usable(text_of(model.calls[-1].messages), results)
     assert len(text_of(model.calls[-1].messages)) < 24_000 + 3_000
 
@@ -149,14 +148,14 @@ def test_windows_of_earlier_observations_do_not_change_on_the_way_down(depth: in
 
 @pytest.mark.promise("team:planner:told")
 def test_the_planner_is_told_what_remains_what_failed_and_what_is_given() -> None:
-    failed = Step(
+    failed = seen_step(
         "Read it.",
         Action("web_visit", {"url": "http://a.example"}),
         "",
         Verdict.ERROR,
-        failure="timeout: no answer",
+        failure=Failure("timeout", "no answer"),
     )
-    empty = Step("Search.", Action("rag_search", {"query": "Holm"}), "No results.", Verdict.EMPTY)
+    empty = seen_step("Search.", Action("rag_search", {"query": "Holm"}), "No results.", Verdict.EMPTY)
     request = PlanRequest(
         seed="Explore ports.",
         tools=(SEARCH,),

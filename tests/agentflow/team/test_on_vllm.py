@@ -12,7 +12,7 @@ import pytest
 from agentflow.actors import Supervisor
 from agentflow.models import Accounts, Model, TokenMode, make_model
 from agentflow.serving import ModelServer
-from agentflow.team import EpisodeSettings, Team, solve_task
+from agentflow.team import EpisodeSettings, Team, TeamAgent
 from agentflow.trace import Episode, MemoryBlobStore, Task, Tokens, TokenTree, calls_of
 from tests._vllm import settings_of
 from tests.agentflow.team._model import FunctionModel
@@ -61,14 +61,11 @@ def _team(model: Model, verifier: Model, blobs: MemoryBlobStore) -> Team:
 
 async def worked_on(members: Team, index: int, question: str) -> Episode:
     async with diary_sandbox() as sandbox:
-        return await solve_task(
-            Task(index=index, id=f"task_{index}", question=question),
-            team=members,
-            sandbox=sandbox,
-            tools=await sandbox.tools(["diary_write", "diary_look"]),
-            page=Book().open(),
-            settings=EpisodeSettings(max_turns=TURNS, max_seconds=800),
-        )
+        tools = await sandbox.tools(["diary_write", "diary_look"])
+        settings = EpisodeSettings(max_turns=TURNS, max_seconds=800)
+        agent = TeamAgent(team=members, tools=tools, settings=settings)
+        task = Task(index=index, id=f"task_{index}", question=question)
+        return await agent.solve(task, sandbox, Book().open())
 
 
 async def check_episodes(vllm: ModelServer, count: int) -> None:

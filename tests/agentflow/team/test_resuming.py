@@ -8,7 +8,7 @@ import pytest
 from agentflow.errors import RunStopped, StopCause
 from agentflow.models import Call
 from agentflow.sandbox import Sandbox
-from agentflow.team import EpisodeSettings, solve_task
+from agentflow.team import EpisodeSettings, TeamAgent
 from agentflow.testing import VirtualClock
 from agentflow.trace import Action, Ending, Turn
 from tests.agentflow.team._model import team, unasked
@@ -121,15 +121,13 @@ class Forgetting:
 async def test_a_session_that_ended_unexpectedly_is_rebuilt_with_all_its_actions() -> None:
     diary = Diary()
     async with diary_sandbox(diary) as sandbox, team(Script(turns=2)) as (members, _):
-        episode = await solve_task(
-            TASK,
+        agent = TeamAgent(
             team=members,
-            sandbox=sandbox,
             tools=await sandbox.tools("diary_write"),
-            page=Book().open(),
             settings=EpisodeSettings(),
             gate=Forgetting(sandbox, diary),
         )
+        episode = await agent.solve(TASK, sandbox, Book().open())
     assert episode.turns[-1].result == "line 1 (blue); line 2 (blue)"
     assert diary.calls == ["line 1", "line 1", "line 2"]
     assert episode.diverged == ()

@@ -233,7 +233,7 @@ async def test_a_model_judges_only_observations_without_an_obvious_verdict() -> 
         assert len(model.calls) == 1
         for plain in (
             JudgementRequest(seed="s", path=(), step=step("[]")),
-            JudgementRequest(seed="s", path=(), step=step("x"), failure=Failure("failed", "x")),
+            JudgementRequest(seed="s", path=(), step=step("x", failure=Failure("failed", "x"))),
         ):
             reply = await members.verifier.judge(plain)
             assert reply.value is not None

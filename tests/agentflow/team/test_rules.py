@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from agentflow.team import judge_by_rule
-from agentflow.trace import Blob, Failure, JudgementRequest, Step, Verdict
+from agentflow.trace import Blob, Failure, JudgementRequest, Node, Verdict
 from tests.agentflow.team._model import step, team
 
 SEED = "Explore the Kestrel Observatory."
@@ -25,12 +25,15 @@ FOREIGN = (
 CHINESE = "红隼天文台位于北部悬崖之上,由磨镜师马拉于一八七一年创建,至今仍保存着每一个晴朗夜晚的观测记录。"
 
 
-def request(observation: str, *path: Step, **more: object) -> JudgementRequest:
-    return JudgementRequest(seed=SEED, path=path, step=step(observation), **more)  # pyright: ignore[reportArgumentType]
+def request(
+    observation: str, *path: Node, failure: Failure | None = None, trouble: str = "", **more: bool
+) -> JudgementRequest:
+    judged = step(observation, failure=failure, trouble=trouble)
+    return JudgementRequest(seed=SEED, path=path, step=judged, **more)
 
 
-def verdict(observation: str, *path: Step, **more: object) -> Verdict:
-    return judge_by_rule(request(observation, *path, **more)).verdict
+def verdict(observation: str, *path: Node, **flags: bool) -> Verdict:
+    return judge_by_rule(request(observation, *path, failure=None, trouble="", **flags)).verdict
 
 
 CASES = {

@@ -21,7 +21,7 @@ from agentflow.models import (
     make_model,
 )
 from agentflow.sandbox import Backend, Sandbox, tool
-from agentflow.team import EpisodeSettings, solve_alone
+from agentflow.team import EpisodeSettings, ToolAgent
 from agentflow.testing import VirtualTimeLoop, fake_endpoint
 from agentflow.trace import (
     Action,
@@ -80,18 +80,16 @@ async def solved(
 ) -> Episode:
     blobs = MemoryBlobStore()
     async with Sandbox(backends=[*(backends or [Diary()])]) as sandbox:
-        return await solve_alone(
-            task,
+        agent = ToolAgent(
             model=model,
-            sandbox=sandbox,
             tools=await sandbox.tools(tools) if tools else [],
-            page=(book or Book()).open(),
             settings=EpisodeSettings.model_validate(settings),
             put_blob=blobs.put,
             blob=blobs.read,
-            prices=prices,
+            prices=None if prices is None else {"agent": prices},
             clock=clock,
         )
+        return await agent.solve(task, sandbox, (book or Book()).open())
 
 
 def replies(call: Call[object]) -> list[tuple[str, str, bool]]:

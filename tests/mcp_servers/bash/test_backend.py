@@ -78,8 +78,8 @@ async def test_output_is_reported_as_it_arrives(live: Live) -> None:
     await live.table.call(
         "bash_run", arguments, progress=lambda done, total, message: reports.append((done, message))
     )
-    told = "".join(message or "" for _, message in reports)
-    assert all(line in told for line in ("one\n", "two\n", "thrée\n"))
+    output = "".join(message or "" for _, message in reports)
+    assert all(line in output for line in ("one\n", "two\n", "thrée\n"))
     assert [done for done, _ in reports] == sorted({done for done, _ in reports})
 
 

@@ -18,7 +18,7 @@ def entries(data: dict[str, object]) -> dict[str, dict[str, Any]]:
     """Return the entries of an inspection by path, without missing values."""
     listed = cast("list[dict[str, Any]]", data["files"])
     return {
-        each["path"]: {name: value for name, value in each.items() if value is not None} for each in listed
+        entry["path"]: {name: value for name, value in entry.items() if value is not None} for entry in listed
     }
 
 
@@ -68,7 +68,7 @@ async def test_nothing_in_the_session_can_change_an_inspection(live: Live) -> No
     assert entries(data)["told"]["text"] == "true\n"
     assert "ran" not in entries(await live.data("bash_inspect"))
     commands = cast("list[dict[str, object]]", data["commands"])
-    assert [each["output"] for each in commands[1:]] == ["1\n", "true\n"]
+    assert [command["output"] for command in commands[1:]] == ["1\n", "true\n"]
 
 
 @pytest.mark.promise("bash:inspect:hostile")

@@ -83,9 +83,9 @@ class Browsing:
 
 def ref(snapshot: str, line: str) -> str:
     """The name of the first element whose line holds that."""
-    found = re.search(rf"{re.escape(line)}.*?\[ref=(\w+)\]", snapshot)
-    assert found, (line, snapshot)
-    return found[1]
+    match = re.search(rf"{re.escape(line)}.*?\[ref=(\w+)\]", snapshot)
+    assert match, (line, snapshot)
+    return match[1]
 
 
 def pictures(result: ToolResult) -> list[Image]:
@@ -97,17 +97,17 @@ def pictures(result: ToolResult) -> list[Image]:
 async def browsing_table(site: Site, runtime: Runtime, **settings: object) -> AsyncGenerator[ToolTable]:
     """A table with a browser that may visit the site."""
 
-    async def given() -> Runtime:
+    async def get_runtime() -> Runtime:
         return runtime
 
-    own: dict[str, object] = {
+    browser_settings: dict[str, object] = {
         "allowed_hosts": [f"127.0.0.1:{site.port}", f"site.test:{site.port}"],
         # What a busy machine takes long to do is done all the same.
         "action_seconds": 60,
         **settings,
     }
     backends = [BrowserBackend(), FilesBackend()]
-    async with ToolTable(backends, runtime=given, settings={"browser": own}) as table:
+    async with ToolTable(backends, runtime=get_runtime, settings={"browser": browser_settings}) as table:
         yield table
 
 

@@ -127,11 +127,11 @@ class Site:
     def __init__(self) -> None:
         self.url = ""
         self.port = 0
-        self.asked: list[str] = []
+        self.requests: list[str] = []
         self.closing = asyncio.Event()
 
     async def page(self, request: web.Request) -> web.StreamResponse:
-        self.asked.append(request.path_qs)
+        self.requests.append(request.path_qs)
         if request.path in PAGES:
             return web.Response(text=f"<!doctype html>{PAGES[request.path]}", content_type="text/html")
         if request.path == "/sent":
@@ -191,17 +191,17 @@ def silence() -> bytes:
 @asynccontextmanager
 async def site() -> AsyncGenerator[Site]:
     """It, listening on this machine."""
-    one = Site()
+    server = Site()
     application = web.Application()
-    application.router.add_get("/{path:.*}", one.page)
+    application.router.add_get("/{path:.*}", server.page)
     runner = web.AppRunner(application, handle_signals=False)
     await runner.setup()
     listener = web.TCPSite(runner, "127.0.0.1", 0)
     await listener.start()
-    one.port = runner.addresses[0][1]
-    one.url = f"http://127.0.0.1:{one.port}"
+    server.port = runner.addresses[0][1]
+    server.url = f"http://127.0.0.1:{server.port}"
     try:
-        yield one
+        yield server
     finally:
-        one.closing.set()
+        server.closing.set()
         await runner.cleanup()

@@ -20,8 +20,8 @@ async def runtime(anyio_backend: Literal["asyncio"]) -> AsyncGenerator[Runtime]:
 
 @pytest.fixture(scope="module", name="site")
 async def the_site(anyio_backend: Literal["asyncio"]) -> AsyncGenerator[Site]:
-    async with site() as one:
-        yield one
+    async with site() as server:
+        yield server
 
 
 @pytest.fixture(scope="module")
@@ -32,6 +32,6 @@ async def browsers(site: Site, runtime: Runtime) -> AsyncGenerator[ToolTable]:
 
 @pytest.fixture
 async def browsing(browsers: ToolTable, site: Site) -> AsyncGenerator[Browsing]:
-    one = await new_session(browsers, site)
-    yield one
-    await one.end()
+    session = await new_session(browsers, site)
+    yield session
+    await session.end()

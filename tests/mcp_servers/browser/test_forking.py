@@ -38,10 +38,10 @@ async def test_fields_scroll_focus_storage_and_history_are_carried(browsing: Bro
         {"target": ref(seen, 'textbox "Notes"'), "name": "notes", "type": "textbox", "value": "some"},
     ]
     await browsing.data("fill_form", fields=fields)
-    known = await browsing.snapshot()
+    before = await browsing.snapshot()
     fork, left_behind = await browsing.fork()
     assert left_behind == []
-    assert await fork.snapshot() == known
+    assert await fork.snapshot() == before
     assert await carried(fork) == await carried(browsing)
     await fork.data("navigate_back")
     await browsing.data("navigate_back")
@@ -111,8 +111,8 @@ async def test_a_dialog_must_be_answered_before_a_fork(browsing: Browsing) -> No
 @pytest.mark.promise("browser:fork:carried")
 async def test_tabs_frames_and_scrolled_places_are_carried(browsing: Browsing) -> None:
     await browsing.open("/frames")
-    inside = ref(await browsing.snapshot(), 'textbox "Name"')
-    await browsing.data("type", target=inside, text="inside")
+    field = ref(await browsing.snapshot(), 'textbox "Name"')
+    await browsing.data("type", target=field, text="inside")
     await browsing.data("tabs", action="new", url=f"{browsing.site.url}/long#end")
     await browsing.data("resize", width=500, height=300)
     fork, left_behind = await browsing.fork()
@@ -164,12 +164,12 @@ async def do(browsing: Browsing, steps: list[str]) -> None:
         line, name, arguments = STEPS[step]
         if line not in seen:
             continue
-        given = dict(arguments)
+        request = dict(arguments)
         if line:
-            given["target"] = ref(seen, line)
-        if "url" in given:
-            given["url"] = f"{browsing.site.url}{given['url']}"
-        result = await browsing.call(name, **given)
+            request["target"] = ref(seen, line)
+        if "url" in request:
+            request["url"] = f"{browsing.site.url}{request['url']}"
+        result = await browsing.call(name, **request)
         assert result.ok or name == "navigate_back", result
         seen = await browsing.snapshot()
 
@@ -188,17 +188,17 @@ async def test_parent_fork_and_replay_agree_and_siblings_do_not_see_each_other(
     browsers: ToolTable, site: Site, before: list[str], after: list[str]
 ) -> None:
     parent, replay = await new_session(browsers, site), await new_session(browsers, site)
-    for one in (parent, replay):
-        await one.open("/form")
-        await do(one, before)
+    for branch in (parent, replay):
+        await branch.open("/form")
+        await do(branch, before)
     fork, left_behind = await parent.fork()
-    other, _ = await parent.fork()
+    sibling, _ = await parent.fork()
     at_fork = await carried(parent)
     assert left_behind == []
     assert await carried(fork) == at_fork == await carried(replay)
     await do(fork, after)
-    assert await carried(parent) == await carried(other) == at_fork
+    assert await carried(parent) == await carried(sibling) == at_fork
     await do(replay, after)
     assert await carried(fork) == await carried(replay)
-    for one in (parent, fork, other, replay):
-        await one.end()
+    for branch in (parent, fork, sibling, replay):
+        await branch.end()

@@ -51,13 +51,13 @@ async def test_a_form_is_filled_and_sent(browsing: Browsing) -> None:
 @pytest.mark.promise("browser:click")
 async def test_an_element_is_clicked_in_every_way(browsing: Browsing) -> None:
     await browsing.open("/buttons")
-    for arguments, said in (
+    for arguments, output in (
         ({}, "clicked"),
         ({"doubleClick": True}, "twice"),
         ({"button": "right"}, "right"),
     ):
         await browsing.press("One", **arguments)
-        assert await browsing.out() == json.dumps(said)
+        assert await browsing.out() == json.dumps(output)
     await browsing.data("hover", target="text=Hover here")
     assert await browsing.out() == '"over"'
     await browsing.data("type", target="role=textbox", text="xy", slowly=True)
@@ -79,7 +79,7 @@ async def test_a_result_shows_what_an_action_made_the_page_load(browsing: Browsi
 
 @pytest.mark.promise("browser:dialog")
 @pytest.mark.parametrize(
-    ("button", "answer", "said"),
+    ("button", "answer", "expected"),
     [
         ("Alert", {"accept": True}, "nothing"),
         ("Confirm", {"accept": True}, "asked: true"),
@@ -89,7 +89,7 @@ async def test_a_result_shows_what_an_action_made_the_page_load(browsing: Browsi
     ],
 )
 async def test_a_dialog_holds_up_the_page_until_it_is_answered(
-    browsing: Browsing, button: str, answer: dict[str, object], said: str
+    browsing: Browsing, button: str, answer: dict[str, object], expected: str
 ) -> None:
     seen = await browsing.open("/buttons")
     page = await browsing.data("click", target=ref(seen, f'button "{button}"'))
@@ -103,7 +103,7 @@ async def test_a_dialog_holds_up_the_page_until_it_is_answered(
         assert "browser_handle_dialog" in message
     after = await browsing.data("handle_dialog", **answer)
     assert after["dialog"] is None
-    assert said in str(after["snapshot"])
+    assert expected in str(after["snapshot"])
     assert (await browsing.failure("handle_dialog", accept=True))[0] == "not_found"
 
 

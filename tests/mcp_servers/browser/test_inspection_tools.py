@@ -13,11 +13,11 @@ from tests.mcp_servers.browser._site import Site
 @pytest.mark.promise("browser:snapshot")
 async def test_a_snapshot_names_elements_also_inside_of_frames(browsing: Browsing) -> None:
     seen = await browsing.open("/frames")
-    inside = ref(seen, 'textbox "Name"')
+    field = ref(seen, 'textbox "Name"')
     assert "Name" in seen
-    page = await browsing.data("type", target=inside, text="Ada")
+    page = await browsing.data("type", target=field, text="Ada")
     assert "Ada" in str(page["snapshot"])
-    part = await browsing.data("snapshot", target=inside)
+    part = await browsing.data("snapshot", target=field)
     assert "Outside" not in str(part["snapshot"])
     assert "box=" in str((await browsing.data("snapshot", boxes=True))["snapshot"])
     whole = await browsing.open("/form")
@@ -44,11 +44,11 @@ async def test_a_long_snapshot_is_cut_in_the_middle_and_kept_whole(browsers: Too
 @pytest.mark.promise("browser:find")
 async def test_lines_of_a_snapshot_are_found_with_their_path(browsing: Browsing) -> None:
     await browsing.open("/long")
-    found = await browsing.data("find", text="line 250")
-    assert found["matches"] == 1
-    assert "Line 249" in str(found["text"])
-    assert "Line 200" not in str(found["text"])
-    assert str(found["text"]).startswith("- generic")
+    result = await browsing.data("find", text="line 250")
+    assert result["matches"] == 1
+    assert "Line 249" in str(result["text"])
+    assert "Line 200" not in str(result["text"])
+    assert str(result["text"]).startswith("- generic")
     assert (await browsing.data("find", regex="/LINE 1\\d\\d$/i"))["matches"] == 100
     assert (await browsing.data("find", text="nowhere"))["matches"] == 0
     assert (await browsing.failure("find"))[0] == "bad_arguments"

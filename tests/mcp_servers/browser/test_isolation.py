@@ -30,22 +30,22 @@ GIB = 1024**3
 
 def chromiums(parent: int | None = None) -> list[psutil.Process]:
     """Chromium's processes below a process."""
-    found: list[psutil.Process] = []
+    processes: list[psutil.Process] = []
     for process in psutil.Process(parent).children(recursive=True):
         with contextlib.suppress(psutil.NoSuchProcess):
             if process.name().startswith("chrom") and process.status() != psutil.STATUS_ZOMBIE:
-                found.append(process)
-    return found
+                processes.append(process)
+    return processes
 
 
 def renderers() -> set[int]:
     """The processes that show pages."""
-    found: set[int] = set()
+    pids: set[int] = set()
     for process in chromiums():
         with contextlib.suppress(psutil.NoSuchProcess):
             if "--type=renderer" in process.cmdline():
-                found.add(process.pid)
-    return found
+                pids.add(process.pid)
+    return pids
 
 
 def ended(process: psutil.Process) -> bool:
@@ -95,8 +95,8 @@ def check_confined(pid: int) -> None:
     assert uids == ({0x6E000000 + os.getpid()} if os.geteuid() == 0 else {os.geteuid()})
     assert fields["NoNewPrivs"] == "1"
     root = Path(f"/proc/{pid}/root")
-    for place in ("etc/shadow", "etc/passwd", str(ROOT).lstrip("/"), "home", "root", "var"):
-        assert not (root / place).exists(), place
+    for path in ("etc/shadow", "etc/passwd", str(ROOT).lstrip("/"), "home", "root", "var"):
+        assert not (root / path).exists(), path
     assert networks(pid) <= {"lo"}
     ours = set(os.environb) - {b"HOME", b"PATH", b"LANG", b"PWD", b"DBUS_SESSION_BUS_ADDRESS"}
     assert not set(environment(pid)) & ours
@@ -143,16 +143,16 @@ async def test_nothing_listens_for_the_protocol_that_drives_the_browser(browsing
 
 @pytest.mark.promise("browser:sessions")
 async def test_sessions_share_nothing(browsers: ToolTable, site: Site) -> None:
-    one, other = await new_session(browsers, site), await new_session(browsers, site)
-    for session in (one, other):
+    first, second = await new_session(browsers, site), await new_session(browsers, site)
+    for session in (first, second):
         await session.open("/store")
     for name in ("Local", "Session", "Cookie"):
-        await one.press(name)
-    assert await one.out() == '"a=1 | 1 | 1"'
-    await other.open("/store")
-    assert await other.out() == '" | - | -"'
-    await one.end()
-    await other.end()
+        await first.press(name)
+    assert await first.out() == '"a=1 | 1 | 1"'
+    await second.open("/store")
+    assert await second.out() == '" | - | -"'
+    await first.end()
+    await second.end()
 
 
 @pytest.mark.promise("browser:sessions")
@@ -175,9 +175,9 @@ async def test_after_a_crash_sessions_get_an_error_and_then_a_new_browser(
 ) -> None:
     before = {process.pid for process in chromiums()}
     async with browsing_table(site, runtime) as table:
-        one, other = await new_session(table, site), await new_session(table, site)
-        await one.open("/")
-        await other.open("/")
+        first, second = await new_session(table, site), await new_session(table, site)
+        await first.open("/")
+        await second.open("/")
         # Process numbers start over at their maximum, so the browser does not always have the lowest.
         (browser,) = (
             process
@@ -188,14 +188,14 @@ async def test_after_a_crash_sessions_get_an_error_and_then_a_new_browser(
         )
         os.kill(browser.pid, signal.SIGKILL)
         await until(lambda: ended(browser))
-        for session in (one, other):
+        for session in (first, second):
             kind, message = await session.failure("snapshot")
             assert kind == "unavailable"
             assert "crashed" in message
             if "next call" not in message:
                 assert "next call" in (await session.failure("snapshot"))[1]
             assert "Home" in await session.open("/")
-        await one.data("evaluate", function="() => 1")
+        await first.data("evaluate", function="() => 1")
 
 
 @pytest.mark.promise("browser:crash")
@@ -244,7 +244,7 @@ async def test_all_pages_share_one_bound_where_groups_can_be_made(site: Site, ru
     async with browsing_table(site, runtime, memory_bytes=GIB) as table:
         await (await new_session(table, site)).open("/")
         # Others on this machine have some too.
-        (group,) = (one for one in groups() if members(one) & renderers())
+        (group,) = (candidate for candidate in groups() if members(candidate) & renderers())
         limit = next(
             path for name in ("memory.limit_in_bytes", "memory.max") if (path := group / name).exists()
         )
@@ -334,14 +334,14 @@ def test_an_ordinary_user_s_chromium_is_confined_the_same_way(plain_user: PlainU
 
 @pytest.mark.promise("browser:missing")
 @pytest.mark.parametrize(
-    ("settings", "said"),
+    ("settings", "expected"),
     [
         ({"executable": "/nowhere/chromium"}, "install the package chromium"),
         ({"executable": "/bin/false"}, "the browser"),
     ],
 )
 async def test_a_missing_browser_is_reported_on_first_use_in_one_line(
-    settings: dict[str, object], said: str
+    settings: dict[str, object], expected: str
 ) -> None:
     async with ToolTable([BrowserBackend()], settings={"browser": settings}) as table:
         session = (await table.call("session_start")).data["session"]
@@ -349,7 +349,7 @@ async def test_a_missing_browser_is_reported_on_first_use_in_one_line(
             result = await table.call("browser_navigate", {"session": session, "url": "about:blank"})
             assert result.error is not None
             assert result.error.kind == "unavailable"
-            assert said in result.error.message
+            assert expected in result.error.message
             assert "\\n" not in result.error.message
 
 

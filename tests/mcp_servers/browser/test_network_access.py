@@ -33,17 +33,17 @@ PRIVATE = [
 @pytest.fixture(scope="module")
 async def secret(anyio_backend: str) -> AsyncGenerator["Secret"]:
     """Something on this machine that pages have no business with."""
-    one = Secret()
+    server = Secret()
     async with await anyio.create_tcp_listener(local_host="127.0.0.1") as listener:
-        one.port = listener.extra(anyio.abc.SocketAttribute.local_port)
+        server.port = listener.extra(anyio.abc.SocketAttribute.local_port)
 
         async def count(stream: anyio.abc.SocketStream) -> None:
-            one.visits += 1
+            server.visits += 1
             await stream.aclose()
 
         async with anyio.create_task_group() as group:
             group.start_soon(listener.serve, count)
-            yield one
+            yield server
             group.cancel_scope.cancel()
 
 
@@ -57,8 +57,8 @@ class Secret:
 
 @pytest.mark.promise("browser:addresses")
 async def test_no_private_address_is_opened(browsing: Browsing, secret: Secret) -> None:
-    for place in PRIVATE:
-        url = place.format(port=secret.port)
+    for template in PRIVATE:
+        url = template.format(port=secret.port)
         kind, message = await browsing.failure("navigate", url=url)
         assert kind == "denied", (url, message)
         assert "allowed_hosts" in message
@@ -85,8 +85,8 @@ async def test_no_address_of_another_kind_is_opened(browsing: Browsing, url: str
 
 @pytest.mark.promise("browser:addresses")
 async def test_redirects_and_scripts_lead_to_no_private_address(browsing: Browsing, secret: Secret) -> None:
-    for place in PRIVATE:
-        url = place.format(port=secret.port)
+    for template in PRIVATE:
+        url = template.format(port=secret.port)
         kind, message = await browsing.failure("navigate", url=f"{browsing.site.url}/away?to={url}")
         assert kind == "denied", (url, message)
         assert "it leads to" in message

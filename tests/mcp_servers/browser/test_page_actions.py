@@ -20,12 +20,12 @@ async def test_a_command_refused_while_a_page_changes_its_process_is_retried() -
 
 
 async def test_any_other_error_of_a_page_is_raised_immediately() -> None:
-    asked: list[int] = []
+    attempts: list[int] = []
 
     async def work() -> None:
-        asked.append(1)
+        attempts.append(1)
         raise Error("Page.go_back: Target closed")
 
     with pytest.raises(Error, match="Target closed"):
         await retry_while_swapping(work)
-    assert asked == [1]
+    assert attempts == [1]

@@ -39,9 +39,9 @@ refs = st.from_regex(r"(f[12])?e[1-9][0-9]?", fullmatch=True)
 
 
 @given(st.lists(refs, unique=True, max_size=12), st.lists(refs, unique=True, max_size=12), st.lists(refs))
-def test_no_two_elements_share_a_name(known: list[str], real: list[str], later: list[str]) -> None:
+def test_no_two_elements_share_a_name(recorded: list[str], real: list[str], later: list[str]) -> None:
     names = RefNames()
-    names.align(*("\n".join(f"- button [ref={name}]" for name in some) for some in (known, real)))
+    names.align(*("\n".join(f"- button [ref={name}]" for name in some) for some in (recorded, real)))
     shown = {names.shown_name(name) for name in {*real, *later}}
     assert len(shown) == len({*real, *later})
     assert {names.real_name(name) for name in shown} == {*real, *later}

@@ -120,8 +120,8 @@ async def test_tables_of_one_run_are_bounded_and_others_are_text(live: Live) -> 
             peak = tracemalloc.get_traced_memory()[1]
         finally:
             tracemalloc.stop()
-        found = [len(cast("list[object]", data[name])) for name in ("tables", "displays")]
-        assert found == [tables, shown - tables], rows
+        counts = [len(cast("list[object]", data[name])) for name in ("tables", "displays")]
+        assert counts == [tables, shown - tables], rows
         assert peak < 192 * 1024 * 1024, (rows, peak >> 20)
 
 
@@ -156,10 +156,10 @@ async def test_sql_that_fails_is_not_a_failed_call(live: Live) -> None:
 async def test_variables_are_listed_by_name(live: Live) -> None:
     await live.python("import pandas as pd\nb = [1, 2]\na = 'ä'\nframe = pd.DataFrame({'c': [1]})")
     variables = cast("list[dict[str, str]]", (await live.data("code_variables"))["variables"])
-    found = {entry["name"]: (entry["type"], entry["summary"]) for entry in variables}
-    assert found["a"] == ("str", "'ä'")
-    assert found["b"] == ("list", "2 items: 1, 2")
-    assert found["frame"][1] == "1 rows × 1 columns: c"
+    described = {entry["name"]: (entry["type"], entry["summary"]) for entry in variables}
+    assert described["a"] == ("str", "'ä'")
+    assert described["b"] == ("list", "2 items: 1, 2")
+    assert described["frame"][1] == "1 rows × 1 columns: c"
 
 
 @pytest.mark.promise("code:fork")

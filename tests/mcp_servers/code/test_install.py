@@ -32,11 +32,11 @@ def index(tmp_path: Path) -> str:
 
 @pytest.fixture
 async def allowed(runtime: Runtime, index: str) -> AsyncGenerator[Live]:
-    async def given() -> Runtime:
+    async def get_runtime() -> Runtime:
         return runtime
 
     settings = {"code": {"install": {"index_url": index, "packages": ["Nothing_like.it", "absent"]}}}
-    async with ToolTable([CodeBackend()], runtime=given, settings=settings) as table:
+    async with ToolTable([CodeBackend()], runtime=get_runtime, settings=settings) as table:
         started = await table.call("session_start")
         yield Live(table, str(started.data["session"]))
 
@@ -50,8 +50,8 @@ async def test_installing_is_denied_unless_the_server_allows_it(live: Live) -> N
 
 @pytest.mark.promise("code:install:reserved")
 async def test_a_client_cannot_allow_installing_for_its_session(live: Live) -> None:
-    asked = {"code": {"install": {"index_url": "file:///"}}}
-    result = await live.table.call("session_start", {"settings": asked})
+    settings = {"code": {"install": {"index_url": "file:///"}}}
+    result = await live.table.call("session_start", {"settings": settings})
     assert result.error is not None
     assert result.error.kind == "denied"
 

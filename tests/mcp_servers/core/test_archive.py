@@ -35,16 +35,16 @@ async def bash(client: Client, session: str, command: str) -> str:
 
 def age(folder: Path) -> None:
     """Make existing archives older than later ones, however coarse the disk's clock is."""
-    for place in folder.iterdir():
-        os.utime(place, ns=(0, place.stat().st_mtime_ns - 10**9))
+    for path in folder.iterdir():
+        os.utime(path, ns=(0, path.stat().st_mtime_ns - 10**9))
 
 
 def modes(folder: Path) -> set[int]:
-    return {place.stat().st_mode & 0o777 for place in folder.iterdir()}
+    return {path.stat().st_mode & 0o777 for path in folder.iterdir()}
 
 
 def sizes(folder: Path) -> list[int]:
-    return [place.stat().st_size for place in folder.iterdir()]
+    return [path.stat().st_size for path in folder.iterdir()]
 
 
 async def test_a_new_session_starts_with_the_files_of_one_that_ended_before_the_server_was_killed(

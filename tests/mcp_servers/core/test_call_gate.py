@@ -46,15 +46,15 @@ async def test_giving_up_waiting_lets_the_others_in() -> None:
 
 async def test_two_exclusive_holders_take_turns() -> None:
     gate = CallGate()
-    inside = 0
+    holders = 0
 
     async def alone() -> None:
-        nonlocal inside
+        nonlocal holders
         async with gate.alone():
-            inside += 1
-            assert inside == 1
+            holders += 1
+            assert holders == 1
             await checkpoint()
-            inside -= 1
+            holders -= 1
 
     with anyio.fail_after(60):
         async with anyio.create_task_group() as group:

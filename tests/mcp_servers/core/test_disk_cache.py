@@ -11,9 +11,9 @@ from mcp_servers.core._disk_cache import DiskCache
 @pytest.mark.promise("document:once")
 def test_the_least_recently_used_entries_are_dropped(tmp_path: Path) -> None:
     store = DiskCache(tmp_path / "kept", 100)
-    for place, name in enumerate("abcd"):
+    for stamp, name in enumerate("abcd"):
         store.put(name, bytes(24))
-        os.utime(tmp_path / "kept" / name, (place, place))
+        os.utime(tmp_path / "kept" / name, (stamp, stamp))
     assert store.get("a") == bytes(24)
     store.put("e", bytes(24))
     assert [name for name in "abcde" if store.get(name)] == ["a", "d", "e"]

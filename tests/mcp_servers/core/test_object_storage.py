@@ -47,7 +47,7 @@ def serving(s3: str, url: str = f"s3://{BUCKET}/server") -> tuple[tuple[str, ...
     return words, {**CREDENTIALS, "AWS_ENDPOINT_URL": s3}
 
 
-async def said(s3: str, url: str = f"s3://{BUCKET}/server", **environment: str) -> str:
+async def refusal(s3: str, url: str = f"s3://{BUCKET}/server", **environment: str) -> str:
     """Return the one line with which a server refuses to start."""
     words, credentials = serving(s3, url)
     with anyio.fail_after(100):
@@ -95,14 +95,14 @@ async def test_the_files_of_a_session_are_reused_on_another_server_with_the_same
 
 
 async def test_what_a_bucket_lacks_is_one_line_at_the_start_of_the_server(s3: str) -> None:
-    assert "write s3://BUCKET/PREFIX" in await said(s3, "https://somewhere/else")
-    hidden = await said(s3, "s3://key:hidden@kept-files")
+    assert "write s3://BUCKET/PREFIX" in await refusal(s3, "https://somewhere/else")
+    hidden = await refusal(s3, "s3://key:hidden@kept-files")
     assert "write s3://BUCKET/PREFIX" in hidden
-    assert "'B' can't be the name of a bucket" in await said(s3, "s3://B")
-    assert "s3://missing: the bucket does not exist" in await said(s3, "s3://missing")
-    assert "AWS_ENDPOINT_URL is no URL" in await said(s3, AWS_ENDPOINT_URL="no url")
+    assert "'B' can't be the name of a bucket" in await refusal(s3, "s3://B")
+    assert "s3://missing: the bucket does not exist" in await refusal(s3, "s3://missing")
+    assert "AWS_ENDPOINT_URL is no URL" in await refusal(s3, AWS_ENDPOINT_URL="no url")
     with s3_server(checks_keys=True) as strict:
-        assert "credentials are refused (InvalidAccessKeyId)" in await said(strict)
+        assert "credentials are refused (InvalidAccessKeyId)" in await refusal(strict)
 
 
 async def test_folder_and_url_exclude_each_other(s3: str) -> None:
@@ -114,7 +114,7 @@ async def test_folder_and_url_exclude_each_other(s3: str) -> None:
 
 async def test_a_missing_extra_is_one_line_with_the_command_that_adds_it(s3: str, tmp_path: Path) -> None:
     (tmp_path / "obstore.py").write_text("raise ImportError\n", encoding="utf-8")
-    assert "needs the extra s3: " in await said(s3, PYTHONPATH=str(tmp_path))
+    assert "needs the extra s3: " in await refusal(s3, PYTHONPATH=str(tmp_path))
 
 
 async def test_the_oldest_archives_of_several_servers_are_deleted_first(
@@ -150,9 +150,9 @@ async def test_objects_of_others_below_the_prefix_are_neither_counted_nor_delete
     await Archive(storage, 25).keep("s", "ann", Files(10))
     assert len(await storage.list()) == 1
     for name in ("note", "deeper/x.files"):
-        found = await storage.open(name)
-        assert found is not None
-        found.close()
+        archive = await storage.open(name)
+        assert archive is not None
+        archive.close()
 
 
 async def test_an_oversized_workspace_is_not_uploaded(keys: pytest.MonkeyPatch) -> None:
@@ -174,11 +174,11 @@ async def test_an_outage_in_the_middle_of_an_upload_and_of_a_download_is_retried
             await storage.publish(file, "a.files")
             assert proxy.cut_upload_after is None
             proxy.cut_download_after = 9 * MIB
-            found = await storage.open("a.files")
+            archive = await storage.open("a.files")
             assert proxy.cut_download_after is None
-            assert found is not None
-            with found:
-                assert found.read() == content
+            assert archive is not None
+            with archive:
+                assert archive.read() == content
 
 
 async def test_nothing_is_visible_of_an_upload_that_was_interrupted(

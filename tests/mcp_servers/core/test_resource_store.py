@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcp_servers.core._session import MOST, Resource, ResourceStore
+from mcp_servers.core._session import MAX_RESOURCES, Resource, ResourceStore
 
 
 def resource(number: int, size: int) -> Resource:
@@ -31,7 +31,7 @@ def test_a_copy_shares_existing_resources_but_not_later_ones() -> None:
 
 def test_a_store_holds_a_bounded_number_of_resources_of_any_size() -> None:
     store = ResourceStore(20)
-    for number in range(MOST + 10):
+    for number in range(MAX_RESOURCES + 10):
         store.put(resource(number, 0))
-    assert len(list(store)) == MOST
+    assert len(list(store)) == MAX_RESOURCES
     assert store.get("agentflow://s/9") is None

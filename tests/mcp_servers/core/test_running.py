@@ -76,14 +76,14 @@ def test_progress_is_not_reported_without_a_listener() -> None:
 
 @given(st.text(max_size=40), st.lists(st.integers(0, 200), max_size=6))
 def test_output_split_anywhere_is_reported_as_the_same_text(text: str, cuts: list[int]) -> None:
-    told: list[str] = []
-    report = progress_of(CallContext("me", None, lambda done, total, message: told.append(message or "")))
+    messages: list[str] = []
+    report = progress_of(CallContext("me", None, lambda done, total, message: messages.append(message or "")))
     assert report is not None
     data = text.encode()
-    places = sorted({0, *(min(cut, len(data)) for cut in cuts), len(data)})
-    for start, end in pairwise(places):
+    positions = sorted({0, *(min(cut, len(data)) for cut in cuts), len(data)})
+    for start, end in pairwise(positions):
         report("stdout", data[start:end])
-    assert "".join(told) == text
+    assert "".join(messages) == text
 
 
 @given(st.text(max_size=600), st.integers(100, 200))
@@ -119,7 +119,7 @@ def test_a_reached_limit_is_a_failure_of_its_kind_with_the_output(outcome: Outco
 
 @pytest.mark.promise("backends:settings:checked")
 @pytest.mark.parametrize(
-    ("setting", "said"),
+    ("setting", "expected"),
     [
         ("bash={timeout: -1}", "settings of bash: "),
         ("code={install: {packages: [rich]}}", "settings of code: "),
@@ -130,12 +130,12 @@ def test_a_reached_limit_is_a_failure_of_its_kind_with_the_output(outcome: Outco
     ],
 )
 def test_a_server_with_invalid_backend_settings_does_not_start(
-    setting: str, said: str, capsys: pytest.CaptureFixture[str]
+    setting: str, expected: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main([f"backends.{setting}"]) == 2
-    told = capsys.readouterr().err
-    assert told.startswith(f"mcp_servers: {said}")
-    assert told.count("\n") == 1
+    message = capsys.readouterr().err
+    assert message.startswith(f"mcp_servers: {expected}")
+    assert message.count("\n") == 1
 
 
 def test_text_that_cannot_be_passed_to_a_program_is_refused() -> None:

@@ -60,12 +60,12 @@ async def table() -> AsyncGenerator[ToolTable]:
 
 @pytest.mark.promise("mcp:session:instance")
 async def test_the_backends_of_a_session_share_one_instance_and_sessions_do_not(table: ToolTable) -> None:
-    one, other = await started(table), await started(table)
-    await table.call("editor_write", {"session": one, "text": "hello"})
-    assert (await table.call("shell_run", {"session": one, "command": "cat note"})).data == {
+    first, second = await started(table), await started(table)
+    await table.call("editor_write", {"session": first, "text": "hello"})
+    assert (await table.call("shell_run", {"session": first, "command": "cat note"})).data == {
         "stdout": "hello"
     }
-    assert (await table.call("shell_run", {"session": other, "command": "ls"})).data == {"stdout": ""}
+    assert (await table.call("shell_run", {"session": second, "command": "ls"})).data == {"stdout": ""}
 
 
 async def test_a_fork_has_the_files_and_the_shell_of_its_parent(table: ToolTable) -> None:
@@ -85,9 +85,11 @@ class Shelves(Backend):
     name = "shelves"
     description = "Shows."
 
-    def mounts(self, settings: Mapping[str, object], asked: Mapping[str, object]) -> Mapping[str, str]:
-        if asked:
-            raise ToolFailure(ErrorKind.DENIED, f"{asked['folder']} is not for you.")
+    def mounts(
+        self, settings: Mapping[str, object], session_settings: Mapping[str, object]
+    ) -> Mapping[str, str]:
+        if session_settings:
+            raise ToolFailure(ErrorKind.DENIED, f"{session_settings['folder']} is not for you.")
         return {"/shelf": str(settings["folder"])} if settings else {}
 
 
@@ -95,11 +97,11 @@ class Shelves(Backend):
 async def test_a_backend_names_the_folders_mounted_in_an_instance(tmp_path: Path) -> None:
     (tmp_path / "book").write_text("words", encoding="utf-8")
     os.chmod(tmp_path, 0o755)
-    own = {"shelves": {"folder": str(tmp_path)}}
+    settings = {"shelves": {"folder": str(tmp_path)}}
     host = RuntimeHost()
     async with anyio.create_task_group() as group:
         group.start_soon(host.run)
-        async with ToolTable([Shell(), Shelves()], runtime=host.get, settings=own) as table:
+        async with ToolTable([Shell(), Shelves()], runtime=host.get, settings=settings) as table:
             handle = await started(table)
             look = {"session": handle, "command": "cat /shelf/book; echo x > /shelf/book || echo no"}
             assert (await table.call("shell_run", look)).data == {"stdout": "wordsno\n"}
@@ -107,8 +109,8 @@ async def test_a_backend_names_the_folders_mounted_in_an_instance(tmp_path: Path
             seen = await table.call("shell_run", {"session": handle, "command": "ls /shelf"})
             assert seen.data == {"stdout": "book\n"}
         async with ToolTable([Shell(), Shelves()], runtime=host.get) as table:
-            given = {"shelves": {"folder": "/etc"}}
-            handle = str((await table.call("session_start", {"settings": given})).data["session"])
+            session_settings = {"shelves": {"folder": "/etc"}}
+            handle = str((await table.call("session_start", {"settings": session_settings})).data["session"])
             result = await table.call("shell_run", {"session": handle, "command": "ls /shelf"})
             assert failure(result) == (ErrorKind.DENIED, "/etc is not for you.")
         host.close()

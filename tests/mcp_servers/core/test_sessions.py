@@ -160,10 +160,10 @@ async def test_a_session_with_a_running_call_is_not_idle(
 async def test_a_session_s_settings_override_the_server_s(counter: Counter) -> None:
     async with ToolTable([counter], settings={"counter": {"start": 5}}) as table:
         plain = await started(table)
-        own = (await table.call("session_start", {"settings": {"counter": {"start": 7}}})).data
-        assert own["backends"] == ["counter"]
+        overriding = (await table.call("session_start", {"settings": {"counter": {"start": 7}}})).data
+        assert overriding["backends"] == ["counter"]
         assert (await table.call("counter_add", {"session": plain})).data == {"count": 6}
-        assert (await table.call("counter_add", {"session": own["session"]})).data == {"count": 8}
+        assert (await table.call("counter_add", {"session": overriding["session"]})).data == {"count": 8}
 
 
 async def test_a_session_with_an_unknown_backend_is_refused_and_none_is_left(table: ToolTable) -> None:

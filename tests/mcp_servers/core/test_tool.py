@@ -9,7 +9,7 @@ from mcp_servers import Backend, Tool, tool
 from mcp_servers.core import Hints
 from tests.mcp_servers._counter import Counter
 
-TOOLS = {one.verb: one for one in Counter().tools}
+TOOLS = {entry.verb: entry for entry in Counter().tools}
 
 
 @pytest.mark.promise("mcp:tool:definition")
@@ -46,8 +46,8 @@ def test_a_subclass_has_the_tools_of_its_base_and_its_own() -> None:
             """More."""
             return 1
 
-    assert [one.name for one in Better().tools][-1] == "better_more"
-    assert "better_add" in [one.name for one in Better().tools]
+    assert [entry.name for entry in Better().tools][-1] == "better_more"
+    assert "better_add" in [entry.name for entry in Better().tools]
 
 
 def test_a_verb_may_differ_from_the_method_s_name() -> None:
@@ -59,7 +59,7 @@ def test_a_verb_may_differ_from_the_method_s_name() -> None:
             """List."""
             return 1
 
-    assert [one.route for one in Lister().tools] == ["lister:list"]
+    assert [entry.route for entry in Lister().tools] == ["lister:list"]
 
 
 @pytest.mark.parametrize("name", ["", "Bash", "a-b", "1a", "a:b"])

@@ -82,8 +82,8 @@ class Analyst:
 
     async def files(self, **arguments: object) -> dict[str, dict[str, object]]:
         """Return the description of each file by `inspect`."""
-        found = cast("list[dict[str, object]]", (await self.data("inspect", **arguments))["files"])
-        return {str(file["name"]): file for file in found}
+        files = cast("list[dict[str, object]]", (await self.data("inspect", **arguments))["files"])
+        return {str(file["name"]): file for file in files}
 
     async def failure(self, tool: str, **arguments: object) -> tuple[str, str]:
         """Kind and message of a call that must fail."""

@@ -33,8 +33,8 @@ async def runtime(anyio_backend: Literal["asyncio"]) -> AsyncGenerator[Runtime]:
 @pytest.fixture(scope="module")
 async def shop(runtime: Runtime, folder: Path) -> AsyncGenerator[Analyst]:
     """A session on the folder; one for all tests that only look."""
-    async with analyst(runtime, folder=str(folder)) as given:
-        yield given
+    async with analyst(runtime, folder=str(folder)) as session:
+        yield session
 
 
 def only_table(file: dict[str, object]) -> dict[str, object]:
@@ -43,15 +43,15 @@ def only_table(file: dict[str, object]) -> dict[str, object]:
 
 
 def column(table: dict[str, object], name: str) -> dict[str, object]:
-    found = cast("list[dict[str, object]]", table["columns"])
-    return next(one for one in found if one["name"] == name)
+    columns = cast("list[dict[str, object]]", table["columns"])
+    return next(entry for entry in columns if entry["name"] == name)
 
 
 @pytest.mark.promise("data:inspect")
 async def test_every_kind_of_file_is_profiled(shop: Analyst) -> None:
     result = await shop.call("inspect")
     assert result.ok, result.error
-    files = {str(one["name"]): one for one in cast("list[dict[str, object]]", result.data["files"])}
+    files = {str(file["name"]): file for file in cast("list[dict[str, object]]", result.data["files"])}
     assert {name: file["kind"] for name, file in files.items()} == {
         "book.xlsx": "excel",
         "deep/customers.parquet": "parquet",
@@ -112,7 +112,7 @@ async def test_a_part_of_a_file_is_read(shop: Analyst) -> None:
 
 @pytest.mark.promise("data:read")
 @pytest.mark.parametrize(
-    ("arguments", "told"),
+    ("arguments", "expected"),
     [
         ({"file": "oders.csv"}, ("not_found", "No such file")),
         ({"file": "orders.csv", "columns": ["amont"]}, ("bad_arguments", "Did you mean 'amount'?")),
@@ -123,11 +123,11 @@ async def test_a_part_of_a_file_is_read(shop: Analyst) -> None:
     ],
 )
 async def test_an_unreadable_file_is_reported_in_one_line(
-    shop: Analyst, arguments: dict[str, object], told: tuple[str, str]
+    shop: Analyst, arguments: dict[str, object], expected: tuple[str, str]
 ) -> None:
     kind, message = await shop.failure("read", **arguments)
-    assert kind == told[0], message
-    assert told[1] in message
+    assert kind == expected[0], message
+    assert expected[1] in message
     assert "\n" not in message
 
 
@@ -177,27 +177,27 @@ async def test_a_fork_has_the_data_the_files_and_the_variables_and_shares_nothin
 
 @pytest.mark.promise("data:names")
 async def test_the_names_of_the_documentation_work(runtime: Runtime, folder: Path) -> None:
-    async with analyst(runtime, seed_path=str(folder), ds_max_csv=2, ds_summary_max_chars=200) as given:
-        result = await given.sandbox.execute("ds_inspect_data", {})
+    async with analyst(runtime, seed_path=str(folder), ds_max_csv=2, ds_summary_max_chars=200) as session:
+        result = await session.sandbox.execute("ds_inspect_data", {})
         assert result.ok, result.error
         assert (len(cast("list[object]", result.data["files"])), result.data["more"]) == (2, 4)
         (shown,) = result.parts
         assert isinstance(shown, TextContent)
         assert "characters left out" in shown.text
-        read = await given.sandbox.execute("ds_read_csv", {"csv_file": "orders.csv", "max_rows": 1})
+        read = await session.sandbox.execute("ds_read_csv", {"csv_file": "orders.csv", "max_rows": 1})
         assert read.data["rows"] == [[0, 1, 0.0, "done"]]
-        ran = await given.sandbox.execute("ds_run_python", {"code": "x = 1", "return_vars": ["x"]})
+        ran = await session.sandbox.execute("ds_run_python", {"code": "x = 1", "return_vars": ["x"]})
         assert ran.data["returned"] == {"x": 1}
-        deep = await given.sandbox.execute("ds_inspect_data", {"seed_path": str(folder / "deep")})
-        assert [one["name"] for one in cast("list[dict[str, str]]", deep.data["files"])] == [
+        deep = await session.sandbox.execute("ds_inspect_data", {"seed_path": str(folder / "deep")})
+        assert [file["name"] for file in cast("list[dict[str, str]]", deep.data["files"])] == [
             "customers.parquet"
         ]
 
 
 @pytest.mark.promise("data:hostile")
 async def test_a_file_that_can_not_be_read_takes_no_other_along(runtime: Runtime, tmp_path: Path) -> None:
-    async with analyst(runtime, folder=str(fill_broken(tmp_path))) as given:
-        files = await given.files()
+    async with analyst(runtime, folder=str(fill_broken(tmp_path))) as session:
+        files = await session.files()
         assert {name for name, file in files.items() if file["unreadable"]} == set(files) - {"good.csv"}
         assert only_table(files["good.csv"])["sample"] == [[1, 2]]
         assert files["empty.csv"]["unreadable"] == "the file is empty"
@@ -227,7 +227,7 @@ FORGED = {
 
 @pytest.mark.promise("data:forged")
 async def test_a_forged_answer_is_one_short_failure(shop: Analyst, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name, (answer, told) in FORGED.items():
+    for name, (answer, expected) in FORGED.items():
         with monkeypatch.context() as patch:
             program = f"import sys; sys.stdin.read(); sys.stdout.write({answer})"
             patch.setattr("mcp_servers.data._backend._COMMAND", ("python3", "-I", "-c", program))
@@ -238,7 +238,7 @@ async def test_a_forged_answer_is_one_short_failure(shop: Analyst, monkeypatch: 
                 peak = tracemalloc.get_traced_memory()[1]
             finally:
                 tracemalloc.stop()
-        assert told in message, (name, message)
+        assert expected in message, (name, message)
         assert len(message) < 800, name
         assert "\n" not in message, name
         assert peak < 64 * MIB, (name, peak // MIB)
@@ -252,8 +252,8 @@ async def test_forged_variables_are_missing(runtime: Runtime, folder: Path) -> N
         "        return {'application/vnd.agentflow.values+json': '[' * 200_000}\n"
         "real, x = display, 1\ndisplay = lambda value: real(Forged())"
     )
-    async with analyst(runtime, folder=str(folder)) as given:
-        ran = await given.data("run", code=code, return_vars=["x"])
+    async with analyst(runtime, folder=str(folder)) as session:
+        ran = await session.data("run", code=code, return_vars=["x"])
         assert (ran["returned"], ran["missing"]) == ({}, ["x"])
 
 
@@ -275,35 +275,37 @@ async def test_a_session_sees_only_folders_that_the_server_allows(
     other = tmp_path / "other"
     other.mkdir()
     (other / "a.csv").write_text("a\n1\n", encoding="utf-8")
-    async with analyst(runtime, roots=[str(opened(tmp_path))]) as given:
-        await given.sandbox.create_session("data", {"seed_path": str(other)})
-        assert list(await given.files()) == ["a.csv"]
-        await given.sandbox.destroy_session()
+    async with analyst(runtime, roots=[str(opened(tmp_path))]) as session:
+        await session.sandbox.create_session("data", {"seed_path": str(other)})
+        assert list(await session.files()) == ["a.csv"]
+        await session.sandbox.destroy_session()
         for wrong in ("/etc", str(folder), f"{other}/../../.."):
-            started = await given.sandbox.execute("session:start", {"settings": {"data": {"folder": wrong}}})
+            started = await session.sandbox.execute(
+                "session:start", {"settings": {"data": {"folder": wrong}}}
+            )
             assert started.error is not None
             kind, message = started.error.kind.value, started.error.message
             assert kind == "denied", message
             assert "`roots`" in message
-        started = await given.sandbox.execute("session:start", {"settings": {"data": {"roots": ["/"]}}})
+        started = await session.sandbox.execute("session:start", {"settings": {"data": {"roots": ["/"]}}})
         assert started.error is not None
         assert started.error.kind == "denied"
-        await given.data("bash:run", command="true")
-        late = await given.sandbox.execute("bash:run", {"command": "ls /data"})
+        await session.data("bash:run", command="true")
+        late = await session.sandbox.execute("bash:run", {"command": "ls /data"})
         assert late.data["exit_code"] != 0
 
 
 @pytest.mark.promise("data:workspace")
 async def test_without_a_directory_the_workspace_is_used(runtime: Runtime) -> None:
-    async with analyst(runtime) as given:
-        await given.data("files:write", path="mine.csv", content="a,b\n1,2\n")
-        assert list(await given.files()) == ["mine.csv"]
-        assert (await given.data("read", file="mine.csv"))["rows"] == [[1, 2]]
+    async with analyst(runtime) as session:
+        await session.data("files:write", path="mine.csv", content="a,b\n1,2\n")
+        assert list(await session.files()) == ["mine.csv"]
+        assert (await session.data("read", file="mine.csv"))["rows"] == [[1, 2]]
 
 
 @pytest.mark.promise("data:settings")
 @pytest.mark.parametrize(
-    ("settings", "told"),
+    ("settings", "expected"),
     [
         ({"folder": "/nowhere"}, "there is no folder /nowhere"),
         ({"roots": ["/nowhere"]}, "there is no folder /nowhere"),
@@ -311,8 +313,8 @@ async def test_without_a_directory_the_workspace_is_used(runtime: Runtime) -> No
         ({"ds_max_csv": 0}, "greater than or equal to 1"),
     ],
 )
-def test_invalid_settings_give_one_line(settings: dict[str, object], told: str) -> None:
+def test_invalid_settings_give_one_line(settings: dict[str, object], expected: str) -> None:
     with pytest.raises(ConfigurationError) as refused:
         DataBackend().check(settings)
-    assert told in str(refused.value)
+    assert expected in str(refused.value)
     assert "\n" not in str(refused.value)

@@ -67,7 +67,7 @@ def pdf(path: Path, chapters: int = 3, lines: int = 20, *, outline: bool = False
 
 
 def _ruled(canvas: Foreign, rows: Sequence[Sequence[str]]) -> None:
-    canvas.grid([72, 192, 312], [160 - 20 * place for place in range(len(rows) + 1)])
+    canvas.grid([72, 192, 312], [160 - 20 * index for index in range(len(rows) + 1)])
     for y, row in enumerate(rows):
         for x, text in enumerate(row):
             canvas.drawString(78 + 120 * x, 146 - 20 * y, text)

@@ -44,10 +44,12 @@ class Reader:
         return Reader(self.table, str(result.data["session"]))
 
 
-async def reader_of(table: ToolTable, place: Path | None = None, **settings: object) -> Reader:
+async def reader_of(table: ToolTable, path: Path | None = None, **settings: object) -> Reader:
     """A session with the documents at that place."""
-    own = {**settings} if place is None else {**settings, "seed_path": str(place)}
-    result = await table.call("session_start", {"settings": {"document": own} if own else {}})
+    document_settings = {**settings} if path is None else {**settings, "seed_path": str(path)}
+    result = await table.call(
+        "session_start", {"settings": {"document": document_settings} if document_settings else {}}
+    )
     assert result.ok, result.error
     return Reader(table, str(result.data["session"]))
 

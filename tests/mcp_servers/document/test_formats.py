@@ -10,12 +10,12 @@ from tests.mcp_servers.document._reading import Reader, images, reader_of
 
 
 async def sections(reader: Reader, document: str) -> list[tuple[object, object]]:
-    found = await reader.rows("outline", "sections", document=document)
-    return [(one["id"], one["title"]) for one in found]
+    outline = await reader.rows("outline", "sections", document=document)
+    return [(section["id"], section["title"]) for section in outline]
 
 
 async def tables(reader: Reader, document: str, **where: object) -> list[object]:
-    return [one["rows"] for one in await reader.rows("tables", "tables", document=document, **where)]
+    return [table["rows"] for table in await reader.rows("tables", "tables", document=document, **where)]
 
 
 @pytest.mark.promise("document:pdf")
@@ -30,8 +30,8 @@ async def test_a_pdf_has_its_headings_as_sections_and_its_pages(reader: Reader) 
 
 @pytest.mark.promise("document:pdf")
 async def test_a_pdf_with_an_outline_has_its_entries_as_sections(reader: Reader) -> None:
-    found = await sections(reader, "outlined.pdf")
-    assert found[:3] == [("1", "Chapter 1"), ("1.1", "Line 9 of page 1"), ("2", "Chapter 2")]
+    titles = await sections(reader, "outlined.pdf")
+    assert titles[:3] == [("1", "Chapter 1"), ("1.1", "Line 9 of page 1"), ("2", "Chapter 2")]
     inner = await reader.text(document="outlined.pdf", section_ids="1.1")
     assert inner.startswith("Line 9 of page 1 tells")
     assert "Chapter 2" not in inner
@@ -40,8 +40,8 @@ async def test_a_pdf_with_an_outline_has_its_entries_as_sections(reader: Reader)
 @pytest.mark.promise("document:tables")
 async def test_ruled_tables_of_a_pdf_page_are_data(reader: Reader) -> None:
     assert await tables(reader, "book.pdf", page=2) == [[["port", "ships"], ["Vannick 2", "17"]]]
-    (one,) = await reader.rows("tables", "tables", document="book.pdf", section="3")
-    assert (one["page"], one["section"]) == (3, "3")
+    (ports,) = await reader.rows("tables", "tables", document="book.pdf", section="3")
+    assert (ports["page"], ports["section"]) == (3, "3")
 
 
 @pytest.mark.promise("document:languages")

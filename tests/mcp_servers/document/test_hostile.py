@@ -62,11 +62,11 @@ def png(width: int, height: int, data: bytes = b"") -> bytes:
 
 def pdf(objects: list[str]) -> bytes:
     """A PDF file of these objects; the first is its catalogue."""
-    out, places = b"%PDF-1.4\n", list[int]()
-    for number, one in enumerate(objects, 1):
-        places.append(len(out))
-        out += f"{number} 0 obj\n{one}\nendobj\n".encode()
-    table = "".join(f"{place:010} 00000 n \n" for place in places)
+    out, offsets = b"%PDF-1.4\n", list[int]()
+    for number, content in enumerate(objects, 1):
+        offsets.append(len(out))
+        out += f"{number} 0 obj\n{content}\nendobj\n".encode()
+    table = "".join(f"{offset:010} 00000 n \n" for offset in offsets)
     end = f"xref\n0 {len(objects) + 1}\n0000000000 65535 f \n{table}"
     return (
         out + f"{end}trailer\n<</Size {len(objects) + 1}/Root 1 0 R>>\nstartxref\n{len(out)}\n%%EOF".encode()
@@ -189,19 +189,19 @@ def zipped(name: str) -> bytes:
 async def test_a_hostile_or_broken_file_is_a_one_line_failure_without_side_effects(
     table: ToolTable, reader: Reader, tmp_path: Path, which: str
 ) -> None:
-    name, make, kind, said = MANY[which]
+    name, make, kind, expected = MANY[which]
     (tmp_path / "bad").mkdir()
     (tmp_path / "bad" / name).write_bytes(make(tmp_path))
     bad = await reader_of(table, tmp_path / "bad")
-    found, message = await bad.failure("read")
-    assert (found, said in message) == (kind, True), message
+    error_kind, message = await bad.failure("read")
+    assert (error_kind, expected in message) == (kind, True), message
     assert message.startswith(f"document: {name!r} cannot be read: ")
     assert (await reader.text(document="notes/dues.md")).startswith("Before")
 
 
 @pytest.mark.promise("document:hostile")
 @pytest.mark.parametrize(
-    ("name", "content", "said"),
+    ("name", "content", "expected"),
     [
         ("deep.html", b"<div>" * 100_000 + b"words" + b"<table><tr><td>" * 20_000 + b"within", "words"),
         ("wide.html", b"<table><tr><td colspan=99999 rowspan=99999>x", "x"),
@@ -209,11 +209,11 @@ async def test_a_hostile_or_broken_file_is_a_one_line_failure_without_side_effec
     ],
 )
 async def test_deep_and_wide_markup_is_read_within_the_limits(
-    table: ToolTable, tmp_path: Path, name: str, content: bytes, said: str
+    table: ToolTable, tmp_path: Path, name: str, content: bytes, expected: str
 ) -> None:
     (tmp_path / name).write_bytes(content)
     reader = await reader_of(table, tmp_path / name)
-    assert said in await reader.text(max_tokens=200_000)
+    assert expected in await reader.text(max_tokens=200_000)
 
 
 @pytest.mark.promise("document:hostile")
@@ -263,8 +263,8 @@ async def test_a_path_that_is_not_a_regular_file_is_not_a_document(table: ToolTa
 @asynccontextmanager
 async def server(folder: Path, **limits: object) -> AsyncGenerator[Reader]:
     """A session of a server with these limits."""
-    own = {"document": {"cache_dir": str(folder / ".cache"), "folder": str(folder), **limits}}
-    async with ToolTable([DocumentBackend()], settings=own) as table:
+    settings = {"document": {"cache_dir": str(folder / ".cache"), "folder": str(folder), **limits}}
+    async with ToolTable([DocumentBackend()], settings=settings) as table:
         yield await reader_of(table)
 
 
@@ -286,11 +286,11 @@ async def test_time_is_limited_and_a_search_continues_with_other_documents(tmp_p
     (tmp_path / "slow.html").write_bytes(b"<!" * 400_000)
     async with server(tmp_path, timeout=1) as reader:
         assert (await reader.failure("read", document="slow.html"))[0] == "timeout"
-        found = await reader.data("search", query="harbour")
-        assert [hit["document"] for hit in cast("list[dict[str, object]]", found["hits"])] == ["note.md"]
-        (unread,) = cast("list[dict[str, object]]", found["unread"])
+        result = await reader.data("search", query="harbour")
+        assert [hit["document"] for hit in cast("list[dict[str, object]]", result["hits"])] == ["note.md"]
+        (unread,) = cast("list[dict[str, object]]", result["unread"])
         assert unread["document"] == "slow.html"
-        assert found["documents"] == 1
+        assert result["documents"] == 1
 
 
 @pytest.mark.promise("document:ocr")
@@ -339,9 +339,9 @@ def test_a_missing_library_is_named_with_what_to_install(tmp_path: Path) -> None
     zipped.write_bytes(reader_program())
     # Without site-packages there is the standard library alone.
     subprocess.run([sys.executable, "-I", "-S", "-c", program, zipped], cwd=tmp_path, check=True)
-    said = json.loads((tmp_path / "answer").read_bytes())
-    assert said["why"] == "unavailable"
-    assert with_command(said["message"]) == missing_extra("it", "document")
+    error = json.loads((tmp_path / "answer").read_bytes())
+    assert error["why"] == "unavailable"
+    assert with_command(error["message"]) == missing_extra("it", "document")
 
 
 @pytest.mark.promise("document:hostile")

@@ -29,16 +29,16 @@ TEXTS = st.lists(st.sampled_from(WORDS), max_size=200).map(" ".join)
 
 
 def document(text: str, pages: list[int] | None = None, starts: list[int] | None = None) -> ParsedDocument:
-    sections = [(f"Part {place}", 1 + place % 3, start) for place, start in enumerate(starts or [])]
+    sections = [(f"Part {index}", 1 + index % 3, start) for index, start in enumerate(starts or [])]
     return ParsedDocument("digest", DocumentContent("text", "", text, pages or [], sections, [], [], []))
 
 
 @st.composite
 def documents(draw: st.DrawFn) -> ParsedDocument:
     text = draw(TEXTS)
-    places = st.lists(st.integers(0, len(text)), max_size=6).map(sorted)
-    pages = draw(places)
-    return document(text, [0, *pages] if pages else [], draw(places))
+    positions = st.lists(st.integers(0, len(text)), max_size=6).map(sorted)
+    pages = draw(positions)
+    return document(text, [0, *pages] if pages else [], draw(positions))
 
 
 @pytest.mark.promise("document:search")
@@ -59,8 +59,8 @@ async def test_a_hit_highlights_query_words_and_gives_its_position(reader: Reade
     assert (hit["document"], hit["section"], hit["title"]) == ("ships.docx", "2.1", "Boilers")
     (begin, end), start = cast("list[tuple[int, int]]", hit["highlights"])[0], cast("int", hit["start"])
     assert str(hit["text"])[begin - start : end - start] == "Boilers"
-    found = await reader.call("search", query="line 7 of page 2", document="book.pdf", max_results=1)
-    assert shown_text(found).startswith("book.pdf [2] Chapter 2, page 2, ")
+    result = await reader.call("search", query="line 7 of page 2", document="book.pdf", max_results=1)
+    assert shown_text(result).startswith("book.pdf [2] Chapter 2, page 2, ")
 
 
 @pytest.mark.promise("document:languages")
@@ -148,13 +148,13 @@ async def test_a_wrong_name_section_page_or_place_is_a_typed_failure_that_helps(
 
 @pytest.mark.promise("document:outline")
 async def test_the_documents_are_listed_and_then_outlined(reader: Reader) -> None:
-    listed = [one["document"] for one in await reader.rows("outline", "documents")]
+    listed = [entry["document"] for entry in await reader.rows("outline", "documents")]
     assert listed == sorted(
         ["book.pdf", "dues.html", "fleet.pptx", "languages.pdf", "notes/dues.md", "outlined.pdf", "plain.txt",
          "sales.xlsx", "ships.docx", "sign.png"]
     )  # fmt: skip
     flat = await reader.data("outline", document="ships.docx", depth=1, max_sections=2)
-    assert [one["id"] for one in cast("list[dict[str, object]]", flat["sections"])] == ["0", "1"]
+    assert [entry["id"] for entry in cast("list[dict[str, object]]", flat["sections"])] == ["0", "1"]
     assert flat["total_sections"] == 3
     shown = shown_text(await reader.call("outline", document="ships.docx"))
     assert "\n  [1.1] Rigs (" in shown
@@ -162,18 +162,18 @@ async def test_the_documents_are_listed_and_then_outlined(reader: Reader) -> Non
 
 @pytest.mark.promise("document:search")
 @given(documents(), st.lists(st.sampled_from(WORDS), min_size=1, max_size=3))
-def test_every_passage_and_mark_lies_where_it_says(one: ParsedDocument, queries: list[str]) -> None:
-    for found in PassageIndex([one]).search(queries, 50):
-        _, start, end = found.passage
-        text = one.text[start:end]
+def test_every_passage_and_mark_lies_where_it_says(parsed: ParsedDocument, queries: list[str]) -> None:
+    for match in PassageIndex([parsed]).search(queries, 50):
+        _, start, end = match.passage
+        text = parsed.text[start:end]
         assert text == text.strip()
         assert 0 < len(text) <= MAX_PASSAGE
-        node = one.node_at(start)
+        node = parsed.node_at(start)
         assert node.start <= start < end <= node.end
-        assert one.page_at(start) == one.page_at(end - 1)
+        assert parsed.page_at(start) == parsed.page_at(end - 1)
         for begin, stop in highlights(text, queries, start):
             assert start <= begin < stop <= end
-            assert {term.text for term in terms_in(one.text[begin:stop])} & set(
+            assert {term.text for term in terms_in(parsed.text[begin:stop])} & set(
                 terms_of_query(" ".join(queries))
             )
 
@@ -181,8 +181,8 @@ def test_every_passage_and_mark_lies_where_it_says(one: ParsedDocument, queries:
 @pytest.mark.promise("document:search")
 @given(TEXTS)
 def test_no_word_of_a_text_is_left_out_of_its_passages(text: str) -> None:
-    one = document(text)
-    passages = [found.passage for found in PassageIndex([one]).search([text], 10_000)]
+    parsed = document(text)
+    passages = [match.passage for match in PassageIndex([parsed]).search([text], 10_000)]
     assert "".join(text.split()) == "".join(
         "".join(text[start:end].split()) for _, start, end in sorted(passages)
     ) or not all(terms_of_query(line) for line in text.split("\n"))
@@ -190,15 +190,15 @@ def test_no_word_of_a_text_is_left_out_of_its_passages(text: str) -> None:
 
 @given(TEXTS, st.integers(1, 200), st.integers(0, 50))
 def test_reading_on_joins_to_the_whole(text: str, tokens: int, start: int) -> None:
-    one, read, place = document(text), "", min(start, len(text))
-    first = place
-    while place < len(text):
-        spans, following = limit_spans([(place, len(text))], tokens, one)
+    parsed, read, position = document(text), "", min(start, len(text))
+    first = position
+    while position < len(text):
+        spans, following = limit_spans([(position, len(text))], tokens, parsed)
         read += "".join(text[begin:end] for begin, end in spans)
         if following is None:
             break
-        assert following > place
-        place = following
+        assert following > position
+        position = following
     assert read == text[first:]
 
 

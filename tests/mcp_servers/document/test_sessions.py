@@ -21,8 +21,8 @@ NAMES = ["book.pdf", "ships.docx", "notes/dues.md", "sales.xlsx"]
 @pytest.mark.promise("document:session")
 @pytest.mark.parametrize("name", ["file", "file_path", "seed_path"])
 async def test_a_session_may_have_its_own_document(table: ToolTable, shelf: Path, name: str) -> None:
-    own = {"document": {name: str(shelf / "ships.docx")}}
-    started = await table.call("session_start", {"settings": own})
+    session_settings = {"document": {name: str(shelf / "ships.docx")}}
+    started = await table.call("session_start", {"settings": session_settings})
     reader = Reader(table, str(started.data["session"]))
     assert (await reader.data("outline"))["document"] == "ships.docx"
     assert (await reader.text(section_ids="1.1")).startswith("Rigs")
@@ -33,8 +33,8 @@ async def test_a_session_may_have_its_own_document(table: ToolTable, shelf: Path
 async def test_a_session_can_name_only_paths_inside_the_roots(table: ToolTable, shelf: Path) -> None:
     out = shelf.parent / "way-out"
     out.symlink_to("/etc")
-    for place in ("/etc", "/etc/hostname", "/nowhere", f"{shelf}/../../../../etc", str(out)):
-        refused = await table.call("session_start", {"settings": {"document": {"folder": place}}})
+    for path in ("/etc", "/etc/hostname", "/nowhere", f"{shelf}/../../../../etc", str(out)):
+        refused = await table.call("session_start", {"settings": {"document": {"folder": path}}})
         assert refused.error is not None
         assert refused.error.kind == "denied"
         assert "`roots`" in refused.error.message
@@ -45,13 +45,13 @@ async def test_a_session_can_name_only_paths_inside_the_roots(table: ToolTable, 
 
 @pytest.mark.promise("document:roots")
 async def test_a_session_cannot_change_server_settings(table: ToolTable) -> None:
-    for own in (
+    for setting in (
         {"roots": ["/"]},
         {"cache_dir": "/tmp"},
         {"vlm_api_url": "http://127.0.0.1:1/v1"},
         {"timeout": 9},
     ):
-        refused = await table.call("session_start", {"settings": {"document": own}})
+        refused = await table.call("session_start", {"settings": {"document": setting}})
         assert refused.error is not None
         assert refused.error.kind == "denied"
 
@@ -64,7 +64,10 @@ async def test_a_link_in_a_folder_leads_to_no_other_folder(table: ToolTable, tmp
     (folder / "inside.md").write_text("# Inside", encoding="utf-8")
     (folder / "same.md").symlink_to(folder / "inside.md")
     reader = await reader_of(table, folder)
-    assert [one["document"] for one in await reader.rows("outline", "documents")] == ["inside.md", "same.md"]
+    assert [entry["document"] for entry in await reader.rows("outline", "documents")] == [
+        "inside.md",
+        "same.md",
+    ]
     assert (await reader.failure("read", document="link.md"))[0] == "not_found"
 
 
@@ -79,7 +82,7 @@ async def test_without_a_document_the_first_use_says_what_to_set(tmp_path: Path)
 
 @pytest.mark.promise("document:settings")
 @pytest.mark.parametrize(
-    ("given_", "said"),
+    ("wrong", "expected"),
     [
         ({"folder": "/nowhere"}, "there is no folder '/nowhere'"),
         ({"seed_path": "/nowhere"}, "there is no file '/nowhere'"),
@@ -89,10 +92,10 @@ async def test_without_a_document_the_first_use_says_what_to_set(tmp_path: Path)
         ({"max_text_token": "many"}, "max_text_token"),
     ],
 )
-def test_settings_that_cant_be_used_are_refused_in_one_line(given_: dict[str, object], said: str) -> None:
+def test_settings_that_cant_be_used_are_refused_in_one_line(wrong: dict[str, object], expected: str) -> None:
     with pytest.raises(ConfigurationError) as refused:
-        DocumentBackend().check(given_)
-    assert said in str(refused.value)
+        DocumentBackend().check(wrong)
+    assert expected in str(refused.value)
     assert "\n" not in str(refused.value)
 
 
@@ -100,8 +103,8 @@ def test_settings_that_cant_be_used_are_refused_in_one_line(given_: dict[str, ob
 async def test_the_documented_names_of_tools_and_resources_work(shelf: Path, tmp_path: Path) -> None:
     backends = {"document": {"file_path": str(shelf / "notes/dues.md"), "cache_dir": str(tmp_path)}}
     async with Sandbox(SandboxSettings.model_validate({"backends": backends})) as sandbox:
-        found = await sandbox.execute("doc:search", {"key_words": "silver"})
-        assert found.ok, found.error
+        result = await sandbox.execute("doc:search", {"key_words": "silver"})
+        assert result.ok, result.error
         assert (await sandbox.execute("search_document", {"key_words": ["silver", "due"]})).ok
         read = await sandbox.execute("read_document", {"section_ids": ["1"], "goal": "silver"})
         assert read.ok, read.error
@@ -116,8 +119,8 @@ async def test_the_documented_names_of_tools_and_resources_work(shelf: Path, tmp
 async def seen(reader: Reader) -> list[object]:
     """Return everything that a session reports about its documents."""
     outline = await reader.data("outline")
-    one = None if outline["document"] is None else await reader.text()
-    return [outline, one, await reader.data("search", query="ships harbour")]
+    text = None if outline["document"] is None else await reader.text()
+    return [outline, text, await reader.data("search", query="ships harbour")]
 
 
 @pytest.mark.promise("document:fork")
@@ -133,20 +136,20 @@ async def test_a_fork_has_the_documents_of_its_parent_and_none_of_its_siblings(
     readers = [await reader_of(table)]
     chosen: list[str | None] = [None]
     for do, which, name in steps:
-        place = which % len(readers)
+        index = which % len(readers)
         if do == "fork":
-            readers.append(await readers[place].fork())
-            chosen.append(chosen[place])
+            readers.append(await readers[index].fork())
+            chosen.append(chosen[index])
         else:
-            own = {"document": {"file": str(shelf / name)}}
-            session = {"session": readers[place].session}
-            assert (await table.call("session_add", {"settings": own, **session})).ok
-            chosen[place] = name
+            session_settings = {"document": {"file": str(shelf / name)}}
+            session = {"session": readers[index].session}
+            assert (await table.call("session_add", {"settings": session_settings, **session})).ok
+            chosen[index] = name
     for reader, name in zip(readers, chosen, strict=True):
         replay = await reader_of(table, None if name is None else shelf / name)
         assert await seen(reader) == await seen(replay)
-        for one in (reader, replay):
-            await table.call("session_end", {"session": one.session})
+        for finished in (reader, replay):
+            await table.call("session_end", {"session": finished.session})
 
 
 @pytest.mark.promise("document:once")
@@ -162,7 +165,7 @@ async def test_a_document_is_read_once_for_its_content_also_by_another_server(tm
     async with ToolTable([DocumentBackend()], settings=kept) as table:
         again = await (await reader_of(table)).data("outline")
         assert {**again, "document": "book.pdf"} == first
-        assert [one.stat().st_ino for one in (tmp_path / "cache").iterdir()] == [stamp]
+        assert [path.stat().st_ino for path in (tmp_path / "cache").iterdir()] == [stamp]
         entry.write_bytes(b"{}")
     async with ToolTable([DocumentBackend()], settings=kept) as table:
         assert (await (await reader_of(table)).data("outline"))["pages"] == 3

@@ -21,13 +21,13 @@ class Endpoint:
 
     def __init__(self) -> None:
         self.url = ""
-        self.asked: list[dict[str, Any]] = []
+        self.requests: list[dict[str, Any]] = []
         self.keys: list[str | None] = []
         self.statuses: list[int] = []
         self.body: dict[str, object] = {"choices": [{"message": {"content": "seventeen, on page 2"}}]}
 
     async def answer(self, request: web.Request) -> web.Response:
-        self.asked.append(await request.json())
+        self.requests.append(await request.json())
         self.keys.append(request.headers.get("Authorization"))
         status = self.statuses.pop(0) if self.statuses else 200
         return web.json_response(self.body, status=status)
@@ -35,16 +35,16 @@ class Endpoint:
 
 @asynccontextmanager
 async def endpoint() -> AsyncGenerator[Endpoint]:
-    one = Endpoint()
+    model = Endpoint()
     application = web.Application(client_max_size=1 << 26)
-    application.router.add_post("/v1/chat/completions", one.answer)
+    application.router.add_post("/v1/chat/completions", model.answer)
     runner = web.AppRunner(application)
     await runner.setup()
     site = web.TCPSite(runner, "127.0.0.1", 0)
     await site.start()
-    one.url = f"http://127.0.0.1:{runner.addresses[0][1]}/v1"
+    model.url = f"http://127.0.0.1:{runner.addresses[0][1]}/v1"
     try:
-        yield one
+        yield model
     finally:
         await runner.cleanup()
 
@@ -60,9 +60,14 @@ async def test_a_model_that_sees_is_given_the_text_and_the_pages_and_answers_the
     shelf: Path, tmp_path: Path
 ) -> None:
     async with endpoint() as model:
-        own = {"file": str(shelf / "book.pdf"), "cache_dir": str(tmp_path)}
-        own |= {"vlm_model": "sees", "vlm_api_url": model.url, "vlm_api_key": "secret", "vlm_max_tokens": 99}
-        async with ToolTable([DocumentBackend()], settings={"document": own}) as table:
+        settings = {"file": str(shelf / "book.pdf"), "cache_dir": str(tmp_path)}
+        settings |= {
+            "vlm_model": "sees",
+            "vlm_api_url": model.url,
+            "vlm_api_key": "secret",
+            "vlm_max_tokens": 99,
+        }
+        async with ToolTable([DocumentBackend()], settings={"document": settings}) as table:
             reader = await reader_of(table)
             result = await reader.call("read", pages="2-3", goal="How many ships?", max_image_num=1)
             assert result.ok, result.error
@@ -70,9 +75,9 @@ async def test_a_model_that_sees_is_given_the_text_and_the_pages_and_answers_the
     assert result.data["answer"] == "seventeen, on page 2"
     assert shown_text(result).startswith("seventeen, on page 2\n\nbook.pdf [2]")
     assert model.keys == ["Bearer secret"]
-    (asked,) = model.asked
-    assert (asked["model"], asked["max_tokens"]) == ("sees", 99)
-    text, picture = asked["messages"][0]["content"]
+    (request,) = model.requests
+    assert (request["model"], request["max_tokens"]) == ("sees", 99)
+    text, picture = request["messages"][0]["content"]
     assert "Goal: How many ships?" in text["text"]
     assert "Line 3 of page 2" in text["text"]
     assert base64.b64decode(picture["image_url"]["url"].partition(",")[2]) == page[0] == images(result)[0]
@@ -92,14 +97,14 @@ async def test_a_model_that_is_busy_is_asked_again_and_one_that_fails_is_a_typed
         model.statuses = [503] * 9
         with pytest.raises(ToolFailure, match="status 503"):
             await VisionModel(settings_of(model.url, vlm_retry_max_attempts=3), pause).read("x", "y", [])
-        assert len(model.asked) == 6
+        assert len(model.requests) == 6
         model.statuses = [401]
         with pytest.raises(ToolFailure, match="status 401"):
             await VisionModel(settings_of(model.url), pause).read("x", "y", [])
         model.statuses, model.body = [], {"choices": "none"}
         with pytest.raises(ToolFailure, match="no answer") as failed:
             await VisionModel(settings_of(model.url), pause).read("x", "y", [])
-        assert len(model.asked) == 8
+        assert len(model.requests) == 8
         assert "\n" not in failed.value.message
 
 
@@ -116,9 +121,9 @@ async def test_a_reasoning_model_gets_its_limit_under_another_name_and_its_reaso
             assert seconds
 
         assert await VisionModel(settings_of(model.url), pause).read("x", "y", []) == "seventeen"
-    assert [asked.get("max_completion_tokens") for asked in model.asked] == [
+    assert [request.get("max_completion_tokens") for request in model.requests] == [
         None,
-        model.asked[0]["max_tokens"],
+        model.requests[0]["max_tokens"],
     ]
 
 

@@ -102,20 +102,20 @@ async def mounting_for_long(
 ) -> AsyncGenerator[Mounting]:
     """Mount these servers for as long as the tests that share them take."""
 
-    async def given() -> Runtime:
+    async def get_runtime() -> Runtime:
         assert runtime is not None
         return runtime
 
     table = ToolTable(
         [ExternalBackend(), *more],
         settings={"mcp": {"servers": servers, **(settings or {})}},
-        runtime=None if runtime is None else given,
+        runtime=None if runtime is None else get_runtime,
         spec=InstanceSpec(mounts={"/opt/program": str(PROGRAM.parent)}),
     )
     async with table:
         yield Mounting(table)
 
 
-def one(command: Sequence[str], **settings: object) -> dict[str, object]:
+def server_settings(command: Sequence[str], **settings: object) -> dict[str, object]:
     """Return the settings of one server."""
     return {"command": [*command], **settings}

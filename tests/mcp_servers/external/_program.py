@@ -29,7 +29,7 @@ turn = threading.Lock()
 words: list[str] = []
 
 
-def say(message: dict[str, object]) -> None:
+def send(message: dict[str, object]) -> None:
     with turn:
         sys.stdout.write(json.dumps({"jsonrpc": "2.0", **message}) + "\n")
         sys.stdout.flush()
@@ -53,7 +53,7 @@ def call(name: str, arguments: dict[str, object]) -> dict[str, object] | None:
     if name == "hang":
         return None
     if name == "change":
-        say({"method": "notifications/tools/list_changed"})
+        send({"method": "notifications/tools/list_changed"})
         return text("changed")
     if name == "flood":
         # More than any pipe holds, on both outputs at once, with non-protocol text on standard output.
@@ -89,10 +89,10 @@ def answer(message: dict[str, object], path: str) -> None:
     elif method == "tools/call":
         result = call(str(params["name"]), cast("dict[str, object]", params.get("arguments", {})))
     else:
-        say({"id": message["id"], "error": {"code": -32601, "message": "no such method"}})
+        send({"id": message["id"], "error": {"code": -32601, "message": "no such method"}})
         return
     if result is not None:
-        say({"id": message["id"], "result": result})
+        send({"id": message["id"], "result": result})
 
 
 def main() -> None:

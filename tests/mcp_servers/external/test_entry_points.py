@@ -19,7 +19,7 @@ from mcp_servers import HttpOptions, ToolTable
 from tests.mcp_servers._counter import Counter
 from tests.mcp_servers._program import Program, program
 from tests.mcp_servers._serving import connected, serving
-from tests.mcp_servers.external._mounting import bad, mounting, one
+from tests.mcp_servers.external._mounting import bad, mounting, server_settings
 
 
 @asynccontextmanager
@@ -27,11 +27,14 @@ async def served(folder: Path) -> AsyncGenerator[tuple[Program, str]]:
     """Start one of our servers with a mounted server, and yield its URL."""
     config = folder / "server.json"
     # Nothing is warmed up explicitly; the tools must be known all the same.
-    settings: dict[str, object] = {"backends": {"mcp": {"servers": {"bad": one(bad(folder))}}}, "warmup": []}
+    settings: dict[str, object] = {
+        "backends": {"mcp": {"servers": {"bad": server_settings(bad(folder))}}},
+        "warmup": [],
+    }
     config.write_text(json.dumps(settings), encoding="utf-8")
     arguments = ("--http", "127.0.0.1:0", "--token", "none", "--config", str(config))
     async with program(*arguments) as running:
-        while "serving" not in (line := await running.said()):
+        while "serving" not in (line := await running.next_line()):
             continue
         yield running, line.split()[-1]
 
@@ -42,9 +45,9 @@ async def pid_of(url: str) -> int:
         names = [tool.name for tool in (await client.list_tools()).tools]
         assert "mcp_bad_pid" in names
         result = await client.call_tool("mcp_bad_pid", {})
-        (said,) = result.content
-        assert isinstance(said, types.TextContent)
-        return int(said.text)
+        (answer,) = result.content
+        assert isinstance(answer, types.TextContent)
+        return int(answer.text)
 
 
 @contextmanager

@@ -10,7 +10,7 @@ import pytest
 from aiohttp import web
 
 from mcp_servers.external._message_limits import MAX_BLOCKS
-from tests.mcp_servers.external._mounting import a_tool, bad, mounting, one
+from tests.mcp_servers.external._mounting import a_tool, bad, mounting, server_settings
 
 SMALL = 64 * 1024
 EVENTS = "text/event-stream"
@@ -86,16 +86,16 @@ async def hostile(answers: Answers, pages: list[list[dict[str, object]]]) -> Asy
 
 @pytest.mark.promise("external:limits")
 async def test_a_message_over_a_limit_ends_the_connection_of_a_command(tmp_path: Path) -> None:
-    async with mounting({"bad": one(bad(tmp_path), message_bytes=SMALL)}) as mounted:
+    async with mounting({"bad": server_settings(bad(tmp_path), message_bytes=SMALL)}) as mounted:
         assert len(await mounted.text("bad.big", size=60_000)) == 60_000
         for reason, arguments in (
             ("a message of more than 65,536 bytes (`message_bytes`)", {"size": 70_000}),
             ("a message has more than 1000 values", None),
         ):
-            tool, given = (
+            tool, call_arguments = (
                 ("bad.answer", {"result": many(1_001)}) if arguments is None else ("bad.big", arguments)
             )
-            kind, message = await mounted.failure(tool, **given)
+            kind, message = await mounted.failure(tool, **call_arguments)
             assert kind == "unavailable"
             assert f"the server ended during the call: {reason}. It is restarted" in message
         # As many in a text are no values.
@@ -160,7 +160,7 @@ async def test_a_server_with_too_many_tools_is_refused(
 ) -> None:
     tools = [a_tool(f"t{number}") for number in range(1_000 if "message_bytes" in settings else 2)]
     with pytest.raises(Exception, match="mcp server 'bad' cannot be started: ") as refused:
-        async with mounting({"bad": one(bad(tmp_path, *tools), **settings)}):
+        async with mounting({"bad": server_settings(bad(tmp_path, *tools), **settings)}):
             pass
     assert reason in str(refused.value)
     assert "\n" not in str(refused.value)
@@ -180,6 +180,6 @@ async def test_the_limits_of_tools_are_for_all_pages_together() -> None:
 @pytest.mark.promise("external:limits")
 async def test_a_result_of_many_pieces_is_shortened_with_a_note(tmp_path: Path) -> None:
     content = [{"type": "text", "text": "x"}] * (MAX_BLOCKS + 5)
-    async with mounting({"bad": one(bad(tmp_path))}) as mounted:
+    async with mounting({"bad": server_settings(bad(tmp_path))}) as mounted:
         shown = await mounted.text("bad.answer", result={"content": content})
     assert shown == "x" * MAX_BLOCKS + "[5 more pieces of content are left out]"

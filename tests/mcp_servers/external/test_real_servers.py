@@ -14,7 +14,7 @@ from agentflow.sandbox import Sandbox, SandboxSettings
 from mcp_servers import HttpOptions, Image, ResourceLink, ToolTable
 from tests.mcp_servers._counter import Counter
 from tests.mcp_servers._serving import serving
-from tests.mcp_servers.external._mounting import Mounting, from_npm, mounting_for_long, one
+from tests.mcp_servers.external._mounting import Mounting, from_npm, mounting_for_long, server_settings
 
 FILES = {"letter.txt": "Dear all,\n", "folder/list.txt": "one\ntwo\n"}
 TIME = [sys.executable, "-m", "mcp_server_time", "--local-timezone", "Etc/UTC"]
@@ -33,9 +33,9 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 async def mounted(anyio_backend: Literal["asyncio"], folder: Path) -> AsyncGenerator[Mounting]:
     servers = {
-        "everything": one(from_npm("server-everything", "stdio")),
-        "files": one(from_npm("server-filesystem", "{workspace}"), workspace=str(folder)),
-        "time": one(TIME),
+        "everything": server_settings(from_npm("server-everything", "stdio")),
+        "files": server_settings(from_npm("server-filesystem", "{workspace}"), workspace=str(folder)),
+        "time": server_settings(TIME),
     }
     async with mounting_for_long(servers) as mounted:
         yield mounted

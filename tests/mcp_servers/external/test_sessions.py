@@ -12,7 +12,7 @@ import pytest
 from mcp_servers.files import FilesBackend
 from runtimes import Runtime
 from runtimes.process import ProcessRuntime
-from tests.mcp_servers.external._mounting import Mounting, bad, from_npm, mounting, offer, one
+from tests.mcp_servers.external._mounting import Mounting, bad, from_npm, mounting, offer, server_settings
 
 INSIDE = ["/usr/bin/python3", "-I", "-S", "/opt/program/_program.py", "{workspace}/tools.json"]
 
@@ -42,7 +42,7 @@ async def fork(mounted: Mounting, session: str) -> str:
 
 @pytest.mark.promise("external:shared")
 async def test_a_shared_server_is_the_same_for_all_and_needs_no_session(tmp_path: Path) -> None:
-    async with mounting({"bad": one(bad(tmp_path))}) as mounted:
+    async with mounting({"bad": server_settings(bad(tmp_path))}) as mounted:
         assert not mounted.table.tool("mcp:bad.pid").stateful
         assert await mounted.text("bad.remember", word="a") == "a"
         assert await mounted.text("bad.remember", word="b") == "a b"
@@ -52,8 +52,10 @@ async def test_a_shared_server_is_the_same_for_all_and_needs_no_session(tmp_path
 async def test_each_session_has_its_own_server_on_a_copy_of_the_files(
     tmp_path: Path, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    files = one(from_npm("server-filesystem", "{workspace}"), per_session=True, workspace=str(folder))
-    servers = {"bad": one(bad(tmp_path), per_session=True), "files": files}
+    files = server_settings(
+        from_npm("server-filesystem", "{workspace}"), per_session=True, workspace=str(folder)
+    )
+    servers = {"bad": server_settings(bad(tmp_path), per_session=True), "files": files}
     copies = tmp_path / "copies"
     copies.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(copies))
@@ -78,9 +80,9 @@ async def test_each_session_has_its_own_server_on_a_copy_of_the_files(
 @pytest.mark.promise("external:fork")
 async def test_a_session_that_used_a_stateful_server_cannot_be_forked(tmp_path: Path) -> None:
     servers = {
-        "own": one(bad(tmp_path), per_session=True),
-        "kept": one(bad(tmp_path), stateful=True),
-        "plain": one(bad(tmp_path)),
+        "own": server_settings(bad(tmp_path), per_session=True),
+        "kept": server_settings(bad(tmp_path), stateful=True),
+        "plain": server_settings(bad(tmp_path)),
     }
     async with mounting(servers) as mounted:
         for name in ("own", "kept"):
@@ -100,7 +102,7 @@ async def test_a_session_that_used_a_stateful_server_cannot_be_forked(tmp_path: 
 @pytest.mark.promise("external:fork")
 async def test_a_server_that_keeps_only_files_restarts_in_a_fork_on_a_copy_of_them(folder: Path) -> None:
     command = from_npm("server-filesystem", "{workspace}")
-    files = one(command, per_session=True, workspace=str(folder), stateful=False)
+    files = server_settings(command, per_session=True, workspace=str(folder), stateful=False)
     async with mounting({"files": files}) as mounted:
         parent = await mounted.session()
         await mounted.call("files.write_file", session=parent, path="new.txt", content="before")
@@ -118,7 +120,9 @@ async def test_a_server_that_keeps_only_files_restarts_in_a_fork_on_a_copy_of_th
 async def test_a_server_in_the_session_s_sandbox_sees_its_files_and_no_network(
     runtime: Runtime, folder: Path
 ) -> None:
-    settings = one(INSIDE, runtime="process", per_session=True, stateful=False, workspace=str(folder))
+    settings = server_settings(
+        INSIDE, runtime="process", per_session=True, stateful=False, workspace=str(folder)
+    )
     async with mounting({"bad": settings}, FilesBackend(), runtime=runtime) as mounted:
         parent = await mounted.session()
         where, names = json.loads(await mounted.text("bad.folder", session=parent))
@@ -137,7 +141,7 @@ async def test_a_server_in_the_session_s_sandbox_sees_its_files_and_no_network(
 
 @pytest.mark.promise("external:sandboxed")
 async def test_a_shared_server_has_a_sandbox_of_its_own(runtime: Runtime, folder: Path) -> None:
-    settings = one(INSIDE, runtime="process", workspace=str(folder))
+    settings = server_settings(INSIDE, runtime="process", workspace=str(folder))
     async with mounting({"bad": settings}, runtime=runtime) as mounted:
         assert json.loads(await mounted.text("bad.folder"))[0] == "/home/agent"
         assert await mounted.text("bad.remember", word="a") == "a"
@@ -145,7 +149,7 @@ async def test_a_shared_server_has_a_sandbox_of_its_own(runtime: Runtime, folder
 
 @pytest.mark.promise("external:sandboxed")
 async def test_without_a_runtime_a_server_that_wants_a_sandbox_is_refused(folder: Path) -> None:
-    settings = one(INSIDE, runtime="process", workspace=str(folder))
+    settings = server_settings(INSIDE, runtime="process", workspace=str(folder))
     with pytest.raises(Exception, match="no runtime"):
         async with mounting({"bad": settings}):
             pass

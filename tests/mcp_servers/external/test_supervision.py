@@ -12,7 +12,7 @@ import pytest
 from agentflow.errors import ConfigurationError, ToolFailure
 from mcp_servers import ToolTable
 from mcp_servers.external import ExternalBackend
-from tests.mcp_servers.external._mounting import Mounting, a_tool, bad, mounting, offer, one
+from tests.mcp_servers.external._mounting import Mounting, a_tool, bad, mounting, offer, server_settings
 
 
 async def killed_during_a_call(mounted: Mounting, number: int) -> tuple[str, str]:
@@ -38,7 +38,7 @@ async def killed_during_a_call(mounted: Mounting, number: int) -> tuple[str, str
 async def test_a_server_that_is_killed_during_a_call_fails_it_and_serves_the_next(
     tmp_path: Path, number: int
 ) -> None:
-    async with mounting({"bad": one(bad(tmp_path))}) as mounted:
+    async with mounting({"bad": server_settings(bad(tmp_path))}) as mounted:
         kind, message = await killed_during_a_call(mounted, number)
         assert kind == "unavailable"
         assert f"signal {number}" in message
@@ -46,7 +46,7 @@ async def test_a_server_that_is_killed_during_a_call_fails_it_and_serves_the_nex
 
 @pytest.mark.promise("external:restart")
 async def test_the_failure_contains_the_status_and_the_last_output(tmp_path: Path) -> None:
-    async with mounting({"bad": one(bad(tmp_path))}) as mounted:
+    async with mounting({"bad": server_settings(bad(tmp_path))}) as mounted:
         kind, message = await mounted.failure("bad.die")
         assert kind == "unavailable"
         assert "status 3; it said: these are my last words" in message
@@ -56,7 +56,7 @@ async def test_the_failure_contains_the_status_and_the_last_output(tmp_path: Pat
 @pytest.mark.promise("external:restart")
 async def test_restarts_leave_nothing_behind(tmp_path: Path) -> None:
     us = psutil.Process()
-    async with mounting({"bad": one(bad(tmp_path))}) as mounted:
+    async with mounting({"bad": server_settings(bad(tmp_path))}) as mounted:
         held: list[tuple[int, int]] = []
         for _ in range(5):
             await mounted.failure("bad.die")
@@ -67,7 +67,7 @@ async def test_restarts_leave_nothing_behind(tmp_path: Path) -> None:
 
 @pytest.mark.promise("external:restart")
 async def test_calls_report_the_reason_while_a_server_cannot_be_restarted(tmp_path: Path) -> None:
-    async with mounting({"bad": one(bad(tmp_path), start_seconds=5)}) as mounted:
+    async with mounting({"bad": server_settings(bad(tmp_path), start_seconds=5)}) as mounted:
         (tmp_path / "tools.json.broken").touch()
         await mounted.failure("bad.die")
         kind, message = await mounted.failure("bad.pid")
@@ -82,7 +82,7 @@ async def test_calls_report_the_reason_while_a_server_cannot_be_restarted(tmp_pa
 
 @pytest.mark.promise("external:timeout")
 async def test_a_call_that_times_out_is_abandoned_and_the_server_continues(tmp_path: Path) -> None:
-    async with mounting({"bad": one(bad(tmp_path), timeout=5)}) as mounted:
+    async with mounting({"bad": server_settings(bad(tmp_path), timeout=5)}) as mounted:
         pid = await mounted.text("bad.pid")
         assert (await mounted.failure("bad.hang"))[0] == "timeout"
         assert await mounted.text("bad.pid") == pid
@@ -90,7 +90,10 @@ async def test_a_call_that_times_out_is_abandoned_and_the_server_continues(tmp_p
 
 @pytest.mark.promise("external:concurrent")
 async def test_calls_run_concurrently(tmp_path: Path) -> None:
-    async with mounting({"bad": one(bad(tmp_path))}) as mounted, anyio.create_task_group() as group:
+    async with (
+        mounting({"bad": server_settings(bad(tmp_path))}) as mounted,
+        anyio.create_task_group() as group,
+    ):
         for _ in range(3):
             group.start_soon(mounted.call, "bad.hang")
         assert await mounted.text("bad.pid")
@@ -99,7 +102,7 @@ async def test_calls_run_concurrently(tmp_path: Path) -> None:
 
 @pytest.mark.promise("external:pipes")
 async def test_a_server_that_fills_both_output_pipes_does_not_block(tmp_path: Path) -> None:
-    async with mounting({"bad": one(bad(tmp_path), output_characters=2_000_000)}) as mounted:
+    async with mounting({"bad": server_settings(bad(tmp_path), output_characters=2_000_000)}) as mounted:
         answers: list[str] = []
 
         async def ask() -> None:
@@ -113,7 +116,9 @@ async def test_a_server_that_fills_both_output_pipes_does_not_block(tmp_path: Pa
 
 @pytest.mark.promise("external:pipes")
 async def test_a_large_request_succeeds_and_a_truncated_answer_fails(tmp_path: Path) -> None:
-    async with mounting({"bad": one(bad(tmp_path, a_tool("echo")), output_characters=100)}) as mounted:
+    async with mounting(
+        {"bad": server_settings(bad(tmp_path, a_tool("echo")), output_characters=100)}
+    ) as mounted:
         answer = await mounted.text("bad.echo", text="z" * 1_000_000)
         assert answer.startswith("echo")
         assert "characters left out" in answer
@@ -122,7 +127,7 @@ async def test_a_large_request_succeeds_and_a_truncated_answer_fails(tmp_path: P
 
 @pytest.mark.promise("external:ends")
 async def test_a_server_that_ignores_its_end_is_killed_with_its_mount(tmp_path: Path) -> None:
-    async with mounting({"bad": one(bad(tmp_path))}) as mounted:
+    async with mounting({"bad": server_settings(bad(tmp_path))}) as mounted:
         server = psutil.Process(int(await mounted.text("bad.pid")))
         keeper = server.parent()
     assert not server.is_running()
@@ -177,7 +182,7 @@ def test_invalid_settings_are_refused_in_one_line(settings: dict[str, object], r
 
 @pytest.mark.promise("external:settings")
 async def test_no_client_can_name_a_command_for_its_session(tmp_path: Path) -> None:
-    async with mounting({"bad": one(bad(tmp_path))}) as mounted:
+    async with mounting({"bad": server_settings(bad(tmp_path))}) as mounted:
         settings = {"mcp": {"servers": {"mine": {"command": ["sh"]}}}}
         result = await mounted.table.call("session_start", {"settings": settings})
         assert result.error is not None
@@ -217,7 +222,7 @@ async def test_without_servers_the_backend_has_no_tools_and_starts_at_once() -> 
 
 
 async def test_tools_are_listed_once(tmp_path: Path) -> None:
-    async with mounting({"bad": one(bad(tmp_path, a_tool("first")))}) as mounted:
+    async with mounting({"bad": server_settings(bad(tmp_path, a_tool("first")))}) as mounted:
         assert "bad.first" in mounted.names()
         offer(tmp_path, a_tool("second"))
         assert "bad.first" in mounted.names()

@@ -101,8 +101,8 @@ async def test_bytes_that_are_not_utf_8_are_preserved(live: Live) -> None:
     await live.data("files_write", path="f", content=base64.b64encode(raw).decode(), encoding="base64")
     assert "no UTF-8" in str((await live.data("files_read", path="f"))["note"])
     await live.data("files_edit", path="f", old_text="old\r\n", new_text="new ä\r\n")
-    found = await live.data("files_read", path="f", encoding="base64")
-    assert base64.b64decode(str(found["content"])) == raw.replace(b"old", "new ä".encode())
+    result = await live.data("files_read", path="f", encoding="base64")
+    assert base64.b64decode(str(result["content"])) == raw.replace(b"old", "new ä".encode())
 
 
 async def test_writing_reports_size_and_creation(live: Live) -> None:
@@ -226,8 +226,8 @@ async def test_an_impossible_operation_is_a_typed_failure(
     live: Live, tool: str, arguments: dict[str, object], kind: str
 ) -> None:
     await live.bash("mkdir dir; echo x > file; mkfifo pipe; ln -s loop loop")
-    found, message = await live.failure(tool, **arguments)
-    assert found == kind, message
+    error_kind, message = await live.failure(tool, **arguments)
+    assert error_kind == kind, message
     assert "Errno" not in message
 
 

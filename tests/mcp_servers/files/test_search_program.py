@@ -25,8 +25,8 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def found(folder: Path, **request: str | int | bool | None) -> list[str]:
-    asked = {
+def matching_lines(folder: Path, **request: str | int | bool | None) -> list[str]:
+    payload = {
         "path": str(folder),
         "pattern": None,
         "glob": None,
@@ -34,12 +34,12 @@ def found(folder: Path, **request: str | int | bool | None) -> list[str]:
         "limit": 100,
         **request,
     }
-    matches = cast("list[dict[str, object]]", _search_program.answer(asked)["matches"])
+    matches = cast("list[dict[str, object]]", _search_program.answer(payload)["matches"])
     return [":".join(str(part) for part in match.values()).removeprefix(f"{folder}/") for match in matches]
 
 
 def test_lines_are_found_in_text_files_only(folder: Path) -> None:
-    assert found(folder, pattern="^import") == [
+    assert matching_lines(folder, pattern="^import") == [
         "a.py:1:import os",
         "sub/b.py:1:import sys",
         "sub/deep/c.txt:1:import nothing",
@@ -47,9 +47,9 @@ def test_lines_are_found_in_text_files_only(folder: Path) -> None:
 
 
 def test_expressions_are_over_characters_and_may_ignore_case(folder: Path) -> None:
-    assert found(folder, pattern=r"^.pfel\b") == ["a.py:2:Äpfel = 1"]
-    assert found(folder, pattern="äPFEL", ignore_case=True) == ["a.py:2:Äpfel = 1"]
-    assert found(folder, pattern="nothing$") == ["sub/deep/c.txt:1:import nothing"]
+    assert matching_lines(folder, pattern=r"^.pfel\b") == ["a.py:2:Äpfel = 1"]
+    assert matching_lines(folder, pattern="äPFEL", ignore_case=True) == ["a.py:2:Äpfel = 1"]
+    assert matching_lines(folder, pattern="nothing$") == ["sub/deep/c.txt:1:import nothing"]
 
 
 @pytest.mark.parametrize(
@@ -65,15 +65,15 @@ def test_expressions_are_over_characters_and_may_ignore_case(folder: Path) -> No
     ],
 )
 def test_globs_find_names_at_their_depth(folder: Path, glob: str, names: list[str]) -> None:
-    assert found(folder, glob=glob) == names
+    assert matching_lines(folder, glob=glob) == names
 
 
 def test_both_find_lines_in_some_files(folder: Path) -> None:
-    assert found(folder, pattern="import", glob="*.txt") == ["sub/deep/c.txt:1:import nothing"]
+    assert matching_lines(folder, pattern="import", glob="*.txt") == ["sub/deep/c.txt:1:import nothing"]
 
 
 def test_a_single_file_can_be_searched(folder: Path) -> None:
-    assert found(folder / "a.py", pattern="os") == [f"{folder}/a.py:1:import os"]
+    assert matching_lines(folder / "a.py", pattern="os") == [f"{folder}/a.py:1:import os"]
 
 
 def test_long_results_are_truncated_and_marked(folder: Path) -> None:
@@ -88,7 +88,7 @@ def test_long_results_are_truncated_and_marked(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "told"),
+    ("change", "key"),
     [
         ({"pattern": "("}, "wrong"),
         ({"path": "/nowhere"}, "errno"),
@@ -96,9 +96,9 @@ def test_long_results_are_truncated_and_marked(folder: Path) -> None:
     ],
 )
 def test_an_invalid_search_is_reported(
-    change: dict[str, object], told: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    change: dict[str, object], key: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    asked = {
+    request = {
         "path": "/etc/hostname",
         "pattern": "x",
         "glob": None,
@@ -106,6 +106,6 @@ def test_an_invalid_search_is_reported(
         "limit": 5,
         **change,
     }
-    monkeypatch.setattr("sys.stdin", io.StringIO(json.dumps(asked)))
+    monkeypatch.setattr("sys.stdin", io.StringIO(json.dumps(request)))
     _search_program.main()
-    assert list(json.loads(capsys.readouterr().out)) == [told]
+    assert list(json.loads(capsys.readouterr().out)) == [key]

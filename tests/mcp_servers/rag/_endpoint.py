@@ -24,22 +24,22 @@ class Endpoint:
 
     def __init__(self) -> None:
         self.url = ""
-        self.asked: list[list[str]] = []
+        self.requests: list[list[str]] = []
         self.keys: list[str | None] = []
         self.dimensions = DIMENSIONS
         self.status = 200
         self.body: str | None = None
 
     def texts(self) -> list[str]:
-        return [text for texts in self.asked for text in texts]
+        return [text for texts in self.requests for text in texts]
 
     async def answer(self, request: web.Request) -> web.Response:
-        given = await request.json()
-        self.asked.append(given["input"])
+        body = await request.json()
+        self.requests.append(body["input"])
         self.keys.append(request.headers.get("Authorization"))
         if self.status != 200 or self.body is not None:
             return web.Response(status=self.status, text=self.body or "no\nroom")
-        rows = [{"index": place, "embedding": self.vector(text)} for place, text in enumerate(given["input"])]
+        rows = [{"index": index, "embedding": self.vector(text)} for index, text in enumerate(body["input"])]
         return web.json_response({"data": rows[::-1]})
 
     def vector(self, text: str) -> list[float]:
@@ -54,16 +54,16 @@ class Endpoint:
 @asynccontextmanager
 async def endpoint() -> AsyncGenerator[Endpoint]:
     """It, listening."""
-    one = Endpoint()
+    server = Endpoint()
     application = web.Application()
-    application.router.add_post("/v1/embeddings", one.answer)
+    application.router.add_post("/v1/embeddings", server.answer)
     runner = web.AppRunner(application)
     await runner.setup()
     try:
         site = web.TCPSite(runner, "127.0.0.1", 0)
         await site.start()
         port = runner.addresses[0][1]
-        one.url = f"http://127.0.0.1:{port}/v1"
-        yield one
+        server.url = f"http://127.0.0.1:{port}/v1"
+        yield server
     finally:
         await runner.cleanup()

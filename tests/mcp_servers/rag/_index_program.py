@@ -27,8 +27,8 @@ async def main(source: str, index: str, batch: int, stop: int = 0) -> None:
     _index_update.__dict__["_BATCH_DOCUMENTS"] = batch
     _index_update.__dict__["documents_of"] = some_documents
     print("begun", flush=True)
-    async with library(index_path=source, index_dir=index) as one:
-        print((await one.data("stats"))["documents"], flush=True)
+    async with library(index_path=source, index_dir=index) as searched:
+        print((await searched.data("stats"))["documents"], flush=True)
 
 
 if __name__ == "__main__":

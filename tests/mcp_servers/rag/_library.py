@@ -42,7 +42,9 @@ class SearchLibrary:
 @asynccontextmanager
 async def library(**settings: object) -> AsyncGenerator[SearchLibrary]:
     """A library with these settings, ready."""
-    own = {name: str(value) if isinstance(value, Path) else value for name, value in settings.items()}
-    async with Sandbox(SandboxSettings.model_validate({"backends": {"rag": own}})) as sandbox:
+    rag_settings = {
+        name: str(value) if isinstance(value, Path) else value for name, value in settings.items()
+    }
+    async with Sandbox(SandboxSettings.model_validate({"backends": {"rag": rag_settings}})) as sandbox:
         await sandbox.warmup("rag")
         yield SearchLibrary(sandbox)

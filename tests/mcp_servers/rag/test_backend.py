@@ -67,8 +67,8 @@ async def test_words_that_stand_together_count_more(tmp_path: Path) -> None:
 @pytest.mark.promise("rag:search:text")
 async def test_a_model_reads_titles_ids_and_snippets(tmp_path: Path) -> None:
     async with library(index_path=write_lines(tmp_path / "boats.jsonl", BOATS)) as boats:
-        found = await boats.call("search", query="two masts", top_k=2)
-        assert text_of(found.parts) == (
+        result = await boats.call("search", query="two masts", top_k=2)
+        assert text_of(result.parts) == (
             "[1] Brig (brig)\nA brig has two masts. Bruno built a brig in Zürich.\n\n"
             "[2] raft (raft)\nA raft has no mast at all."
         )
@@ -156,7 +156,7 @@ def unknown_setting(folder: Path) -> dict[str, object]:
 
 @pytest.mark.promise("rag:settings")
 @pytest.mark.parametrize(
-    ("wrong", "said"),
+    ("wrong", "expected"),
     [
         (nothing_there, "nowhere does not exist"),
         (nothing_in_it, "no .jsonl, .md or .txt file"),
@@ -167,14 +167,14 @@ def unknown_setting(folder: Path) -> dict[str, object]:
     ],
 )
 async def test_settings_that_cannot_be_used_are_refused_in_one_line(
-    tmp_path: Path, wrong: Callable[[Path], dict[str, object]], said: str
+    tmp_path: Path, wrong: Callable[[Path], dict[str, object]], expected: str
 ) -> None:
     settings = wrong(tmp_path)
     with pytest.raises(ConfigurationError) as refused:
         RagBackend().check(settings)
-    assert said in str(refused.value)
+    assert expected in str(refused.value)
     assert "\n" not in str(refused.value)
-    with pytest.raises(ValueError, match=said):
+    with pytest.raises(ValueError, match=expected):
         async with library(**settings):
             pass
 

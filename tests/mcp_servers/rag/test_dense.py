@@ -19,93 +19,104 @@ THINGS = [
 ]
 
 
-def with_endpoint(one: Endpoint, **more: object) -> dict[str, object]:
-    return {"base_url": one.url, "model": "small", "batch": 2, **more}
+def with_endpoint(embedder: Endpoint, **more: object) -> dict[str, object]:
+    return {"base_url": embedder.url, "model": "small", "batch": 2, **more}
 
 
 @pytest.mark.promise("rag:dense")
 async def test_documents_are_found_by_meaning(tmp_path: Path) -> None:
     source = write_lines(tmp_path / "things.jsonl", THINGS)
-    async with endpoint() as one:
-        settings = with_endpoint(one, api_key="secret")
+    async with endpoint() as embedder:
+        settings = with_endpoint(embedder, api_key="secret")
         async with library(index_path=source, mode="dense", embedding=settings) as things:
             assert await things.ids("feline", top_k=1) == ["b"]
             assert await things.ids("car", top_k=2) == ["a", "d"]
             assert (await things.data("stats"))["dimensions"] == 8
             assert len(await things.ids("anything", top_k=50)) == 4
-        assert max(map(len, one.asked)) == 2
-        assert set(one.keys) == {"Bearer secret"}
+        assert max(map(len, embedder.requests)) == 2
+        assert set(embedder.keys) == {"Bearer secret"}
 
 
 @pytest.mark.promise("rag:dense")
 async def test_hybrid_search_finds_what_each_mode_finds(tmp_path: Path) -> None:
     source = write_lines(tmp_path / "things.jsonl", THINGS)
-    async with endpoint() as one, library(index_path=source, embedding=with_endpoint(one)) as things:
+    async with (
+        endpoint() as embedder,
+        library(index_path=source, embedding=with_endpoint(embedder)) as things,
+    ):
         assert (await things.data("stats"))["mode"] == "hybrid"
-        found = await things.ids("parked automobile", top_k=3)
-        assert set(found[:2]) == {"a", "d"}
-        assert await things.ids("parked automobile", top_k=3) == found
+        ids = await things.ids("parked automobile", top_k=3)
+        assert set(ids[:2]) == {"a", "d"}
+        assert await things.ids("parked automobile", top_k=3) == ids
 
 
 @pytest.mark.promise("rag:dense")
 async def test_a_vector_is_asked_for_once_for_each_content(tmp_path: Path) -> None:
     source = write_lines(tmp_path / "things.jsonl", THINGS)
-    async with endpoint() as one:
-        settings = with_endpoint(one)
+    async with endpoint() as embedder:
+        settings = with_endpoint(embedder)
         async with library(index_path=source, embedding=settings) as things:
             await things.ids("cat")
             await things.ids("cat")
-        assert sorted(one.texts()) == sorted(
+        assert sorted(embedder.texts()) == sorted(
             ["cat", *(f"{thing['title']}\n\n{thing['text']}" for thing in THINGS)]
         )
-        one.asked.clear()
+        embedder.requests.clear()
         write_lines(source, [*THINGS[1:], {"id": "e", "title": "Five", "text": "A ship sinks."}])
         async with library(index_path=source, mode="dense", embedding=settings) as things:
             assert await things.ids("vessel", top_k=2) == ["c", "e"]
             assert "a" not in await things.ids("automobile", top_k=9)
-        assert one.asked[0] == ["Five\n\nA ship sinks."]
+        assert embedder.requests[0] == ["Five\n\nA ship sinks."]
 
 
 @pytest.mark.promise("rag:dense")
 async def test_vectors_that_were_half_written_are_asked_for_again(tmp_path: Path) -> None:
     source, folder = write_lines(tmp_path / "things.jsonl", THINGS), tmp_path / "index"
-    async with endpoint() as one:
-        given = {"index_path": source, "index_dir": folder, "mode": "dense", "embedding": with_endpoint(one)}
-        async with library(**given) as things:
+    async with endpoint() as embedder:
+        settings = {
+            "index_path": source,
+            "index_dir": folder,
+            "mode": "dense",
+            "embedding": with_endpoint(embedder),
+        }
+        async with library(**settings) as things:
             before = await things.hits("car boat", top_k=4)
         (rows,) = folder.glob("rag.vectors-*.f32")
         rows.write_bytes(rows.read_bytes()[: 2 * 8 * 4 + 5])
-        one.asked.clear()
-        async with library(**given) as things:
+        embedder.requests.clear()
+        async with library(**settings) as things:
             assert await things.hits("car boat", top_k=4) == before
-        assert list(map(len, one.asked)) == [2, 1]
+        assert list(map(len, embedder.requests)) == [2, 1]
 
 
 @pytest.mark.promise("rag:dense:down")
 async def test_an_endpoint_that_fails_is_a_failure_in_one_line(tmp_path: Path) -> None:
     source = write_lines(tmp_path / "things.jsonl", THINGS)
-    async with endpoint() as one, library(index_path=source, embedding=with_endpoint(one)) as things:
-        for one.status, one.body, said in (
+    async with (
+        endpoint() as embedder,
+        library(index_path=source, embedding=with_endpoint(embedder)) as things,
+    ):
+        for embedder.status, embedder.body, expected in (
             (500, None, "status 500: no room"),
             (200, "nonsense", "invalid response"),
             (200, '{"data": []}', "0 vectors for 1 texts"),
             (200, '{"data": [{"index": 0, "embedding": [1.0, 2.0]}]}', "2 dimensions, the documents' have 8"),
         ):
-            result = await things.call("search", query=f"boat {said}")
+            result = await things.call("search", query=f"boat {expected}")
             assert result.error is not None
             assert result.error.kind == "unavailable"
-            assert said in result.error.message
+            assert expected in result.error.message
             assert "\n" not in result.error.message
 
 
 @pytest.mark.promise("rag:dense:down")
 async def test_a_failing_or_changed_endpoint_is_reported_at_the_start(tmp_path: Path) -> None:
     source, folder = write_lines(tmp_path / "things.jsonl", THINGS), tmp_path / "index"
-    async with endpoint() as one:
-        settings = with_endpoint(one)
+    async with endpoint() as embedder:
+        settings = with_endpoint(embedder)
         async with library(index_path=source, index_dir=folder, embedding=settings):
             pass
-        one.dimensions = 5
+        embedder.dimensions = 5
         write_lines(source, [*THINGS, {"text": "More."}])
         with pytest.raises(ConfigurationError, match="now have 5 dimensions instead of 8"):
             async with library(index_path=source, index_dir=folder, embedding=settings):
@@ -119,9 +130,9 @@ async def test_a_failing_or_changed_endpoint_is_reported_at_the_start(tmp_path: 
 async def test_without_numpy_dense_search_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "numpy", None)
     source = write_lines(tmp_path / "things.jsonl", THINGS)
-    async with endpoint() as one:
+    async with endpoint() as embedder:
         with pytest.raises(ConfigurationError, match=r"needs the extra data: .*agentflow extras add data"):
-            async with library(index_path=source, embedding=with_endpoint(one)):
+            async with library(index_path=source, embedding=with_endpoint(embedder)):
                 pass
 
 
@@ -129,18 +140,18 @@ async def test_without_numpy_dense_search_is_refused(tmp_path: Path, monkeypatch
 async def test_a_long_document_is_found_by_any_of_its_passages(tmp_path: Path) -> None:
     long = {"id": "long", "title": "Log", "text": "A kitten sleeps. " * 200 + "The automobile stands still."}
     source = write_lines(tmp_path / "things.jsonl", [*THINGS[1:3], long])
-    async with endpoint() as one:
-        settings = {"index_path": source, "mode": "dense", "embedding": with_endpoint(one)}
+    async with endpoint() as embedder:
+        settings = {"index_path": source, "mode": "dense", "embedding": with_endpoint(embedder)}
         async with library(**settings) as things:
             assert await things.ids("car", top_k=1) == ["long"]
             assert await things.ids("feline", top_k=3) == ["b", "long", "c"]
-        assert max(map(len, one.texts())) <= len("Log\n\n") + 1000
+        assert max(map(len, embedder.texts())) <= len("Log\n\n") + 1000
         # Equal passages share a vector: of the long document there are two.
-        assert len(one.texts()) == 2 + 2 + 2
-        one.asked.clear()
+        assert len(embedder.texts()) == 2 + 2 + 2
+        embedder.requests.clear()
         async with library(**settings) as things:
             assert await things.ids("car", top_k=1) == ["long"]
-        assert one.texts() == ["car"]
+        assert embedder.texts() == ["car"]
 
 
 @pytest.mark.timeout(600)  # The first caller downloads the model.

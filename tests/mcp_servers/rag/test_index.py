@@ -11,7 +11,7 @@ from mcp_servers.rag._index_update import index_in_memory
 from mcp_servers.rag._terms import Terms
 from tests.mcp_servers.rag._library import write_lines
 
-WORDS = [f"{one}{two}k" for one, two in itertools.product("bdfgklmnprst", "aeiou")]
+WORDS = [f"{onset}{vowel}k" for onset, vowel in itertools.product("bdfgklmnprst", "aeiou")]
 WEIGHTS = [1 / (rank + 2) for rank in range(len(WORDS))]
 
 
@@ -29,8 +29,8 @@ def documents(folder: Path, count: int) -> WordIndex:
     return index_in_memory(write_lines(folder / "words.jsonl", lines))
 
 
-def found(index: WordIndex, terms: Terms, count: int) -> list[tuple[str, float]]:
-    return [(one.document.id, one.score) for one in index.search(terms, count)]
+def ranking(index: WordIndex, terms: Terms, count: int) -> list[tuple[str, float]]:
+    return [(match.document.id, match.score) for match in index.search(terms, count)]
 
 
 @pytest.mark.promise("rag:best")
@@ -43,8 +43,8 @@ def test_no_unscored_document_is_better(tmp_path: Path, monkeypatch: pytest.Monk
         single = tuple(dict.fromkeys(chance.choices(WORDS, k=chance.randint(1, 6))))
         pairs = tuple(itertools.pairwise(single))
         count = chance.choice((1, 5, 20))
-        expected = found(everything, Terms(single, pairs), count)
-        actual = found(choosing, Terms(single, pairs), count)
+        expected = ranking(everything, Terms(single, pairs), count)
+        actual = ranking(choosing, Terms(single, pairs), count)
         assert [score for _, score in actual] == pytest.approx([score for _, score in expected], abs=2e-4)
         least = expected[-1][1] if expected else 0.0
         clear = {name for name, score in expected if score > least + 1e-3}

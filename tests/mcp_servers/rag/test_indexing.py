@@ -37,7 +37,8 @@ def update(source: Path, folder: Path) -> WordIndex:
 
 def answers(index: WordIndex, count: int = 7) -> list[list[tuple[str, float]]]:
     return [
-        [(one.document.id, one.score) for one in index.search(terms_of(query), count)] for query in QUERIES
+        [(match.document.id, match.score) for match in index.search(terms_of(query), count)]
+        for query in QUERIES
     ]
 
 
@@ -90,7 +91,7 @@ def test_a_file_of_the_same_size_and_time_is_not_read(tmp_path: Path) -> None:
     os.utime(source / "a.txt", ns=(before.st_atime_ns, before.st_mtime_ns))
     (source / "b.txt").write_text("other")
     index = update(source, tmp_path / "index")
-    assert [one.document.id for one in index.search(terms_of("old other"), 5)] == ["a.txt", "b.txt"]
+    assert [match.document.id for match in index.search(terms_of("old other"), 5)] == ["a.txt", "b.txt"]
 
 
 @pytest.mark.promise("rag:order")
@@ -131,8 +132,8 @@ def test_of_many_equal_documents_the_first_by_id_are_found(tmp_path: Path) -> No
     lines = [{"id": f"{n:04}", "title": "t", "text": "the same words"} for n in range(2000)]
     random.Random(1).shuffle(lines)
     index = index_in_memory(write_lines(tmp_path / "same.jsonl", lines))
-    found = [one.document.id for one in index.search(terms_of("same words"), 3)]
-    assert found == ["0000", "0001", "0002"]
+    ids = [match.document.id for match in index.search(terms_of("same words"), 3)]
+    assert ids == ["0000", "0001", "0002"]
     loaded = cast("dict[object, object]", vars(index)["_loaded"])
     assert len(loaded) == 3
 
@@ -144,13 +145,13 @@ def test_documents_lie_in_the_order_of_their_ids_also_after_merging(tmp_path: Pa
     names = [f"{n:03}" for n in range(180)]
     chance.shuffle(names)
     for part in range(12):
-        own = names[part * 15 : part * 15 + 15]
-        write_lines(folder / f"{part}.jsonl", [{"id": name, "text": "the same words"} for name in own])
+        part_names = names[part * 15 : part * 15 + 15]
+        write_lines(folder / f"{part}.jsonl", [{"id": name, "text": "the same words"} for name in part_names])
         update(folder, tmp_path / "index")
     index = update(folder, tmp_path / "index")
     assert committed(tmp_path / "index") == 180
-    found = [one.document.id for one in index.search(terms_of("same words"), 5)]
-    assert found == ["000", "001", "002", "003", "004"]
+    ids = [match.document.id for match in index.search(terms_of("same words"), 5)]
+    assert ids == ["000", "001", "002", "003", "004"]
 
 
 @pytest.mark.promise("rag:killed")
@@ -167,7 +168,7 @@ def test_a_killed_update_continues_from_the_last_commit(tmp_path: Path) -> None:
     assert committed(folder) == 1500
     index = update(source, folder)
     assert len(index) == 20_000
-    assert [one.document.id for one in index.search(terms_of("19999"), 1)] == ["d19999"]
+    assert [match.document.id for match in index.search(terms_of("19999"), 1)] == ["d19999"]
     fresh = index_in_memory(source)
     query = terms_of("19999 77 400 12")
     assert index.search(query, 5) == fresh.search(query, 5)
@@ -179,15 +180,15 @@ def test_two_processes_share_the_work_on_one_index(tmp_path: Path) -> None:
     source, folder = write_lines(tmp_path / "many.jsonl", lines), tmp_path / "index"
     command = [sys.executable, "-m", "tests.mcp_servers.rag._index_program", str(source), str(folder), "500"]
     both = [subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE) for _ in range(2)]
-    said = [process.communicate(timeout=100)[0].split() for process in both]
-    assert said == [[b"begun", b"3000"]] * 2
+    outputs = [process.communicate(timeout=100)[0].split() for process in both]
+    assert outputs == [[b"begun", b"3000"]] * 2
     assert committed(folder) == 3000
 
 
 @pytest.mark.promise("rag:settings")
 @pytest.mark.promise("rag:loses-nothing")
 @pytest.mark.parametrize(
-    ("line", "said"),
+    ("line", "expected"),
     [
         ("{", "a.jsonl:3: "),
         ('{"title": "x"}', "a.jsonl:3: Object missing required field `text`"),
@@ -196,14 +197,14 @@ def test_two_processes_share_the_work_on_one_index(tmp_path: Path) -> None:
     ],
 )
 def test_an_invalid_line_is_named_and_earlier_documents_are_kept(
-    tmp_path: Path, line: str, said: str
+    tmp_path: Path, line: str, expected: str
 ) -> None:
     source = tmp_path / "a.jsonl"
     good = '{"id": "a", "text": "one"}\n\n'
     source.write_text(good + line + "\n")
     with pytest.raises(ConfigurationError) as wrong:
         update(source, tmp_path / "index")
-    assert said in str(wrong.value)
+    assert expected in str(wrong.value)
     assert "\n" not in str(wrong.value)
     assert committed(tmp_path / "index") == 1
     source.write_text(good)
@@ -238,6 +239,6 @@ async def test_larger_documents_have_their_index_beside_them(tmp_path: Path) -> 
 
 async def test_an_index_may_have_its_documents_named_beside_it(tmp_path: Path) -> None:
     source = write_lines(tmp_path / "a.jsonl", [{"id": "a", "text": "one"}])
-    async with library(index_path=tmp_path / "index", corpus_path=source) as one:
-        assert await one.ids("one") == ["a"]
+    async with library(index_path=tmp_path / "index", corpus_path=source) as searched:
+        assert await searched.ids("one") == ["a"]
     assert (tmp_path / "index/rag.json").is_file()

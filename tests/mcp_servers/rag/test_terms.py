@@ -26,7 +26,7 @@ def cut_by_the_analyzer(text: str) -> list[tuple[str, int, int]]:
 def cut_by_us(text: str) -> list[tuple[str, int, int]]:
     terms, ends = split_terms(text)
     starts = [0, *(end + 1 for end in ends)]
-    return [one for one in zip(terms, starts, ends, strict=False) if one[0]]
+    return [entry for entry in zip(terms, starts, ends, strict=False) if entry[0]]
 
 
 @pytest.mark.promise("rag:search")

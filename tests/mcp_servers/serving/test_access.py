@@ -91,12 +91,12 @@ def test_no_more_requests_pass_than_the_rate_allows(pauses: list[float], per_min
 def test_servers_with_one_file_share_a_rate(tmp_path: Path) -> None:
     now = Now()
     file = tmp_path / "rates"
-    one, two = (RateLimit(60, ["b", "a"], file=file, clock=now) for _ in range(2))
-    assert [rate.wait("a") for rate in [one, two] * 30] == [0.0] * 60
-    assert one.wait("a") == two.wait("a") == pytest.approx(1.0)
-    assert two.wait("b") == 0.0
+    first, second = (RateLimit(60, ["b", "a"], file=file, clock=now) for _ in range(2))
+    assert [rate.wait("a") for rate in [first, second] * 30] == [0.0] * 60
+    assert first.wait("a") == second.wait("a") == pytest.approx(1.0)
+    assert second.wait("b") == 0.0
     now.seconds = 1.0
-    assert sorted([one.wait("a"), two.wait("a")]) == [0.0, pytest.approx(1.0)]
+    assert sorted([first.wait("a"), second.wait("a")]) == [0.0, pytest.approx(1.0)]
 
 
 @pytest.mark.promise("mcp:workers:rate")

@@ -37,8 +37,8 @@ async def test_sessions_and_their_forks_stay_on_their_server_and_no_call_is_misr
             await modern.list_tools()
             clients = [modern, legacy]
             handles: dict[str, Client] = {}
-            for place in range(SESSIONS):
-                client = clients[place % 2]
+            for number in range(SESSIONS):
+                client = clients[number % 2]
                 handles[await started(client)] = client
             for handle, client in handles.items():
                 fork = data(await client.call_tool("session_fork", {"session": handle}))["session"]
@@ -66,17 +66,19 @@ async def test_a_call_at_the_wrong_server_is_passed_on_to_that_of_its_session() 
             assert data(await a.call_tool("counter_add", {"session": handle})) == {"count": 1}
             assert data(await b.call_tool("counter_add", {"session": handle})) == {"count": 2}
             await b.call_tool("counter_story", {"session": handle})
-            for one in (await a.list_resources()).resources:
-                assert (await a.read_resource(one.uri)).contents == (await b.read_resource(one.uri)).contents
+            for resource in (await a.list_resources()).resources:
+                assert (await a.read_resource(resource.uri)).contents == (
+                    await b.read_resource(resource.uri)
+                ).contents
 
 
 @pytest.mark.promise("mcp:balancer")
 async def test_the_sessions_of_a_killed_server_end_with_one_clear_error_and_the_others_continue() -> None:
-    async def wait(client: Client | Sandbox, handle: str, told: list[str]) -> None:
+    async def wait(client: Client | Sandbox, handle: str, messages: list[str]) -> None:
         assert isinstance(client, Sandbox)
         result = await client.execute("counter_wait", {"session": handle})
         assert result.error is not None
-        told.append(f"{result.error.kind}: {result.error.message}")
+        messages.append(f"{result.error.kind}: {result.error.message}")
 
     with anyio.fail_after(300):
         async with (
@@ -89,18 +91,19 @@ async def test_the_sessions_of_a_killed_server_end_with_one_clear_error_and_the_
             while min(map(len, sessions.values())) < 5:
                 handle = await started(client)
                 sessions[server_of(handle)].append(handle)
-            told: list[str] = []
+            messages: list[str] = []
             async with anyio.create_task_group() as group:
-                group.start_soon(wait, sandbox, sessions["b"][0], told)
+                group.start_soon(wait, sandbox, sessions["b"][0], messages)
                 while not any(
-                    one["running"] for one in data(await client.call_tool("session_list", {}))["sessions"]
+                    session["running"]
+                    for session in data(await client.call_tool("session_list", {}))["sessions"]
                 ):
                     continue
                 both.running["b"].process.kill()
             await both.running["b"].process.wait()
             # HAProxy closes a connection that has served a request before; on a new one it answers with the error.
             assert re.fullmatch(
-                r"session_not_found: .*has ended.*|unavailable: .*the call may have run or not\.", told[0]
+                r"session_not_found: .*has ended.*|unavailable: .*the call may have run or not\.", messages[0]
             )
             for handle in sessions["b"]:
                 result = await client.call_tool("counter_add", {"session": handle})
@@ -116,9 +119,9 @@ async def test_the_sessions_of_a_killed_server_end_with_one_clear_error_and_the_
 async def test_a_balancer_without_servers_answers_with_one_clear_error() -> None:
     with anyio.fail_after(120):
         async with balanced(COUNTER) as both:
-            for one in both.running.values():
-                one.process.kill()
-                await one.process.wait()
+            for server in both.running.values():
+                server.process.kill()
+                await server.process.wait()
             with pytest.raises(ToolFailure, match=r"no server process is available|has ended") as caught:
                 async with Sandbox(both.url, token=TOKEN):
                     pass

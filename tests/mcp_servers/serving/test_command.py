@@ -31,7 +31,7 @@ def own_logging() -> Generator[None]:
 
 async def address(running: Program) -> str:
     """Return the URL that the server prints."""
-    while "serving" not in (line := await running.said()):
+    while "serving" not in (line := await running.next_line()):
         continue
     return line.split()[-1]
 
@@ -41,7 +41,7 @@ NO_MODULE = "there is no such module next to the settings file or in the working
 
 @pytest.mark.promise("mcp:command:unknown")
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "expected"),
     [
         (["bsh"], "key=value: backends.bsh is unknown; did you mean bash?"),
         ([], f"name at least one backend to serve. There are: {', '.join(sorted(BACKENDS))}."),
@@ -61,17 +61,17 @@ NO_MODULE = "there is no such module next to the settings file or in the working
 )
 @pytest.mark.usefixtures("own_logging")
 def test_invalid_arguments_are_one_line_and_status_2(
-    arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
+    arguments: list[str], expected: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(arguments) == 2
     captured = capsys.readouterr()
-    assert captured.err == f"mcp_servers: {said}\n"
+    assert captured.err == f"mcp_servers: {expected}\n"
     assert captured.out == ""
 
 
 @pytest.mark.promise("mcp:workers:settings")
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "expected"),
     [
         (["--workers", "0"], "key=value: workers"),
         (["--workers", "two"], "key=value: workers"),
@@ -80,12 +80,12 @@ def test_invalid_arguments_are_one_line_and_status_2(
 )
 @pytest.mark.usefixtures("own_logging")
 def test_invalid_worker_settings_are_refused_in_one_line(
-    words: list[str], said: str, capsys: pytest.CaptureFixture[str]
+    words: list[str], expected: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main([COUNTER, *words]) == 2
-    told = capsys.readouterr().err
-    assert told.startswith(f"mcp_servers: {said}")
-    assert told.count("\n") == 1
+    message = capsys.readouterr().err
+    assert message.startswith(f"mcp_servers: {expected}")
+    assert message.count("\n") == 1
 
 
 @pytest.mark.promise("mcp:command:token")
@@ -94,7 +94,7 @@ async def test_a_server_without_a_token_generates_one_that_only_this_user_can_re
         async with program(
             COUNTER, "--http", "127.0.0.1:0", environment={"XDG_STATE_HOME": str(tmp_path)}
         ) as running:
-            line = await running.said()
+            line = await running.next_line()
             path = Path(line.split()[-1])
             url = await address(running)
             assert path == token_path(httpx2.URL(url).port or 0, {"XDG_STATE_HOME": str(tmp_path)})
@@ -182,6 +182,6 @@ async def test_server_output_contains_no_token_handle_or_argument() -> None:
                 await post(http, url, ECHO, {"Authorization": "Bearer wr0ng"})
             running.process.send_signal(signal.SIGTERM)
             await running.process.wait()
-            said = await running.rest()
+            output = await running.rest()
     for secret in ("s3cr3t", "wr0ng", "pr1vate", handle):
-        assert secret not in said
+        assert secret not in output

@@ -27,12 +27,12 @@ async def served(calls: list[str], at_once: int) -> list[str]:
     async with anyio.create_task_group() as group, anyio.create_task_group() as holders:
         release = anyio.Event()
 
-        async def hold() -> None:
+        async def occupy() -> None:
             async with limiters.slot("holder"):
                 await release.wait()
 
         for _ in range(at_once):
-            holders.start_soon(hold)
+            holders.start_soon(occupy)
         await anyio.wait_all_tasks_blocked()
         for caller in calls:
             group.start_soon(call, caller)
@@ -54,7 +54,7 @@ async def test_long_calls_of_one_caller_leave_slots_and_places_for_the_others() 
     limiters = FairLimiter(16, 16, {"many": None, "few": None})
     running: list[str] = []
 
-    async def hold(caller: str) -> None:
+    async def occupy(caller: str) -> None:
         async with limiters.slot(caller):
             running.append(caller)
             await anyio.sleep_forever()
@@ -62,13 +62,13 @@ async def test_long_calls_of_one_caller_leave_slots_and_places_for_the_others() 
     with anyio.fail_after(60):
         async with anyio.create_task_group() as group:
             for _ in range(12 + 12):
-                group.start_soon(hold, "many")
+                group.start_soon(occupy, "many")
             await anyio.wait_all_tasks_blocked()
             assert running == ["many"] * 12
             with pytest.raises(ToolFailure, match="too many calls"):
-                await hold("many")
+                await occupy("many")
             for _ in range(4 + 4):
-                group.start_soon(hold, "few")
+                group.start_soon(occupy, "few")
             await anyio.wait_all_tasks_blocked()
             assert running == ["many"] * 12 + ["few"] * 4
             group.cancel_scope.cancel()

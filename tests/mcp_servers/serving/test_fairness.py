@@ -70,9 +70,9 @@ async def test_a_client_works_while_another_takes_sessions_slots_and_connections
                 content = json.dumps(message).encode().replace(b'"arguments": {}', b'"arguments": ' + many)
                 headers = {**headers_of(message), **bearer("attacker")}
                 assert (await http.post(server.url, content=content, headers=headers)).status_code == 413
-                own = [str((await call("client", "session_start"))["session"]) for _ in range(4)]
+                client_sessions = [str((await call("client", "session_start"))["session"]) for _ in range(4)]
                 for number in range(1, 4):
-                    for session in own:
+                    for session in client_sessions:
                         assert await call("client", "counter_add", session=session) == {"count": number}
                 assert len(refused) == LONG_CALLS - 24
                 counter.release.set()

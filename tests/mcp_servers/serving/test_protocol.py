@@ -42,14 +42,14 @@ def error_kind(result: types.CallToolResult) -> str:
 
 @pytest.mark.promise("mcp:protocol:tools")
 async def test_every_tool_is_listed_with_schemas_and_all_four_annotations(client: Client) -> None:
-    tools = {one.name: one for one in (await client.list_tools()).tools}
+    tools = {tool.name: tool for tool in (await client.list_tools()).tools}
     assert {"counter_add", "session_start", "session_fork", "session_end", "session_list"} <= set(tools)
-    for one in tools.values():
-        assert one.description
-        assert one.output_schema is not None
-        assert one.annotations is not None
-        hints = one.annotations.model_dump(exclude={"title"})
-        assert None not in hints.values(), one.name
+    for tool in tools.values():
+        assert tool.description
+        assert tool.output_schema is not None
+        assert tool.annotations is not None
+        hints = tool.annotations.model_dump(exclude={"title"})
+        assert None not in hints.values(), tool.name
 
 
 @pytest.mark.promise("mcp:protocol:call")
@@ -120,7 +120,7 @@ async def test_a_kept_resource_is_linked_listed_and_read(client: Client) -> None
     result = await client.call_tool("counter_story", {})
     links = [block for block in result.content if isinstance(block, types.ResourceLink)]
     listed = await client.list_resources()
-    assert [one.uri for one in listed.resources] == [link.uri for link in links]
+    assert [resource.uri for resource in listed.resources] == [link.uri for link in links]
     story, blob = [(await client.read_resource(link.uri)).contents[0] for link in links]
     assert isinstance(story, types.TextResourceContents)
     assert story.text == "once upon a time"
@@ -165,6 +165,6 @@ async def test_an_endpoint_of_one_backend_lists_its_tools_and_the_session_tools(
     table.add(Other())
     door = McpAdapter(table, principal=lambda _: "local", backend="other")
     async with Client(door.server()) as client:
-        families = {one.name.split("_")[0] for one in (await client.list_tools()).tools}
+        families = {tool.name.split("_")[0] for tool in (await client.list_tools()).tools}
         assert families == {"other", "session"}
         assert error_kind(await client.call_tool("counter_echo", {"text": "x"})) == ErrorKind.TOOL_NOT_FOUND

@@ -79,9 +79,9 @@ class Proxied:
         """Send bytes and return everything until the connection ends."""
         reader, writer = await asyncio.open_connection("127.0.0.1", self.port)
         writer.write(data)
-        found = await reader.read()
+        answer = await reader.read()
         writer.close()
-        return found
+        return answer
 
 
 async def answer_every_request(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -127,9 +127,9 @@ def message(path: str = "/", body: bytes = b"", headers: str = "") -> bytes:
 CLOSE = "connection: close\r\n"
 
 
-def refusal_of(found: bytes) -> tuple[bytes, str]:
+def refusal_of(answer: bytes) -> tuple[bytes, str]:
     """Return the status and message of a refusal."""
-    head, _, body = found.partition(b"\r\n\r\n")
+    head, _, body = answer.partition(b"\r\n\r\n")
     return head.split()[1], json.loads(body)["error"]["message"]
 
 
@@ -137,11 +137,11 @@ async def test_requests_on_one_connection_are_answered_in_order_by_different_ser
     async with proxied(tmp_path) as proxy:
         names = ["a", "b", "b", "a"]
         data = b"".join(
-            message(f"/{place}", b"x" * place, f"mcp-param-session: {handles_of(name)()}\r\n")
-            for place, name in enumerate(names)
+            message(f"/{index}", b"x" * index, f"mcp-param-session: {handles_of(name)()}\r\n")
+            for index, name in enumerate(names)
         )
-        found = await proxy.exchange(data + message("/last", b"", CLOSE))
-        bodies = [part.partition(b"HTTP")[0] for part in found.split(b"\r\n\r\n")[1:]]
+        answer = await proxy.exchange(data + message("/last", b"", CLOSE))
+        bodies = [part.partition(b"HTTP")[0] for part in answer.split(b"\r\n\r\n")[1:]]
         assert bodies == [b"/0 ", b"/1 x", b"/2 xx", b"/3 xxx", b"/last "]
         assert [server.active for server in proxy.router.servers.values()] == [0, 0]
         assert [server.served for server in proxy.router.servers.values()] in ([3, 2], [2, 3])
@@ -163,9 +163,9 @@ async def test_a_request_in_any_pieces_arrives_unchanged(tmp_path: Path, piece: 
 async def test_a_large_body_and_a_large_answer_pass_with_bounded_memory(tmp_path: Path) -> None:
     body = b"0123456789abcdef" * 500_000
     async with proxied(tmp_path) as proxy:
-        found = await proxy.exchange(message("/large", body, CLOSE))
-        assert found.endswith(body)
-        assert len(found) < len(body) + 200
+        answer = await proxy.exchange(message("/large", body, CLOSE))
+        assert answer.endswith(body)
+        assert len(answer) < len(body) + 200
 
 
 async def test_a_client_that_reads_slowly_gets_every_answer_on_its_connection(tmp_path: Path) -> None:
@@ -237,11 +237,11 @@ async def test_an_answer_that_breaks_off_stays_visibly_incomplete(tmp_path: Path
     async with proxied(tmp_path, die) as proxy:
         reader, writer = await asyncio.open_connection("127.0.0.1", proxy.port)
         writer.write(message())
-        found = b""
+        answer = b""
         with suppress(ConnectionError):
             while data := await reader.read(1000):
-                found += data
-        assert b"0\r\n\r\n" not in found
+                answer += data
+        assert b"0\r\n\r\n" not in answer
         writer.close()
 
 

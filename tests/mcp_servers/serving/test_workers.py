@@ -48,8 +48,8 @@ class TwoWorkerServer:
     def kill(self, number: int) -> None:
         """Kill a worker."""
         command = [sys.executable, "-m", "mcp_servers.serving._worker", str(number)]
-        (found,) = (process for process, words in commands() if words == command)
-        found.kill()
+        (worker,) = (process for process, words in commands() if words == command)
+        worker.kill()
 
 
 @pytest.fixture(scope="module")
@@ -107,12 +107,12 @@ async def kind_of_lost_call(client: Client, handle: str) -> str:
 
 async def in_both(client: Client) -> list[str]:
     """Return the handles of two sessions in different workers; extra sessions are ended."""
-    found: dict[str | None, str] = {}
-    while len(found) < 2:
+    handle_of: dict[str | None, str] = {}
+    while len(handle_of) < 2:
         handle = str(data(await client.call_tool("session_start", {}))["session"])
-        if found.setdefault(server_of(handle), handle) != handle:
+        if handle_of.setdefault(server_of(handle), handle) != handle:
             await client.call_tool("session_end", {"session": handle})
-    return [found["1"], found["2"]]
+    return [handle_of["1"], handle_of["2"]]
 
 
 async def end(client: Client, handles: list[str]) -> None:
@@ -127,15 +127,15 @@ async def test_a_session_lives_in_one_worker_and_is_reached_by_every_connection(
     crew: TwoWorkerServer, mode: str
 ) -> None:
     with anyio.fail_after(60):
-        async with crew.client() as starter, crew.client(mode) as one, crew.client(mode) as other:
+        async with crew.client() as starter, crew.client(mode) as first, crew.client(mode) as second:
             handles = await in_both(starter)
             for handle in handles:
-                assert data(await one.call_tool("counter_add", {"session": handle})) == {"count": 1}
-                assert data(await other.call_tool("counter_add", {"session": handle})) == {"count": 2}
-                fork = data(await one.call_tool("session_fork", {"session": handle}))["session"]
+                assert data(await first.call_tool("counter_add", {"session": handle})) == {"count": 1}
+                assert data(await second.call_tool("counter_add", {"session": handle})) == {"count": 2}
+                fork = data(await first.call_tool("session_fork", {"session": handle}))["session"]
                 assert server_of(fork) == server_of(handle)
-                assert data(await other.call_tool("counter_add", {"session": fork})) == {"count": 3}
-                assert data(await one.call_tool("counter_add", {"session": handle})) == {"count": 3}
+                assert data(await second.call_tool("counter_add", {"session": fork})) == {"count": 3}
+                assert data(await first.call_tool("counter_add", {"session": handle})) == {"count": 3}
                 handles = [*handles, fork]
             await end(starter, handles)
 
@@ -147,7 +147,7 @@ async def test_session_lists_and_resources_span_all_workers(crew: TwoWorkerServe
         async with crew.client() as starter, crew.client(mode) as client, crew.client(mode, "bob") as bob:
             handles = await in_both(starter)
             listed = data(await client.call_tool("session_list", {}))["sessions"]
-            assert {one["session"] for one in listed} == {*handles}
+            assert {entry["session"] for entry in listed} == {*handles}
             assert data(await bob.call_tool("session_list", {})) == {"sessions": []}
             for handle in handles:
                 await client.call_tool("counter_story", {"session": handle})
@@ -156,10 +156,10 @@ async def test_session_lists_and_resources_span_all_workers(crew: TwoWorkerServe
                 )
             resources = (await client.list_resources()).resources
             assert len(resources) == 4
-            for one in resources:
-                assert len((await client.read_resource(one.uri)).contents) == 1
+            for entry in resources:
+                assert len((await client.read_resource(entry.uri)).contents) == 1
                 with pytest.raises(MCPError, match="not found"):
-                    await bob.read_resource(one.uri)
+                    await bob.read_resource(entry.uri)
             assert (await bob.list_resources()).resources == []
             await end(starter, handles)
 
@@ -188,7 +188,7 @@ async def test_tokens_scopes_and_sizes_hold_for_every_worker(crew: TwoWorkerServ
     echo = request("tools/call", {"name": "counter_echo", "arguments": {"text": "x" * 200_000}})
     with anyio.fail_after(60):
         async with crew.client("auto", "carol") as carol, httpx2.AsyncClient(timeout=30) as http:
-            names = {one.name for one in (await carol.list_tools()).tools}
+            names = {tool.name for tool in (await carol.list_tools()).tools}
             assert "files_read" in names
             assert not any(name.startswith("counter") for name in names)
             for _ in range(2):
@@ -236,7 +236,7 @@ async def test_a_call_that_its_client_cancels_is_stopped_in_any_worker(
 
     async def running(client: Client) -> list[int]:
         listed = data(await client.call_tool("session_list", {}))["sessions"]
-        return [one["running"] for one in listed]
+        return [session["running"] for session in listed]
 
     with anyio.fail_after(60):
         async with crew.client() as starter, crew.client(mode) as client:
@@ -291,12 +291,12 @@ async def test_a_backend_that_blocks_its_process_delays_only_that_worker(
 async def test_a_worker_that_dies_is_restarted_and_its_sessions_are_reported_as_gone(
     crew: TwoWorkerServer, number: int
 ) -> None:
-    told: list[MCPError] = []
+    errors: list[MCPError] = []
 
     async def wait(client: Client, handle: str) -> None:
         with pytest.raises(MCPError) as caught:
             await client.call_tool("counter_wait", {"session": handle})
-        told.append(caught.value)
+        errors.append(caught.value)
 
     with anyio.fail_after(90):
         async with crew.client() as client, crew.client("legacy") as legacy:
@@ -305,13 +305,13 @@ async def test_a_worker_that_dies_is_restarted_and_its_sessions_are_reported_as_
             mine, other = handles[number - 1], handles[2 - number]
             async with anyio.create_task_group() as group:
                 group.start_soon(wait, client, mine)
-                while not any(one["running"] for one in await _listed(client)):
+                while not any(session["running"] for session in await _listed(client)):
                     continue
                 crew.kill(number)
-            assert told[0].data == {KIND_KEY: "session_not_found"}
-            assert mine in told[0].message
-            assert "its server process has ended" in told[0].message
-            assert "\n" not in told[0].message
+            assert errors[0].data == {KIND_KEY: "session_not_found"}
+            assert mine in errors[0].message
+            assert "its server process has ended" in errors[0].message
+            assert "\n" not in errors[0].message
             assert data(await client.call_tool("counter_add", {"session": other})) == {"count": 1}
             assert await kind_of_lost_call(client, mine) == "session_not_found"
             # The handshake-era connection may have been in the dead worker: the client must open a new one.
@@ -345,7 +345,7 @@ async def test_calls_on_a_connection_of_a_lost_worker_are_unavailable_and_say_wh
             async with anyio.create_task_group() as group:
                 group.start_soon(wait, 1)
                 group.start_soon(wait, 2)
-                while [one["running"] for one in await _listed(client)] != [1, 1]:
+                while [session["running"] for session in await _listed(client)] != [1, 1]:
                     continue
                 crew.kill(1)
             kinds = {
@@ -390,13 +390,13 @@ async def test_metrics_cover_every_worker(crew: TwoWorkerServer) -> None:
 
 @pytest.mark.promise("mcp:workers:metrics")
 def test_samples_of_several_processes_are_grouped_by_family() -> None:
-    one, two = Metrics(clock=lambda: 0.0), Metrics(clock=lambda: 0.0)
-    one.refused(401)
-    text = together({"1": one.render({"a": ("An a.", 1)}), "2": two.render({"a": ("An a.", 2)})})
+    first, second = Metrics(clock=lambda: 0.0), Metrics(clock=lambda: 0.0)
+    first.refused(401)
+    text = together({"1": first.render({"a": ("An a.", 1)}), "2": second.render({"a": ("An a.", 2)})})
     lines = text.splitlines()
     assert 'agentflow_refused_requests_total{worker="1",status="401"} 1' in lines
-    place = lines.index("# HELP a An a.")
-    assert lines[place:] == ["# HELP a An a.", "# TYPE a gauge", 'a{worker="1"} 1', 'a{worker="2"} 2']
+    index = lines.index("# HELP a An a.")
+    assert lines[index:] == ["# HELP a An a.", "# TYPE a gauge", 'a{worker="1"} 1', 'a{worker="2"} 2']
 
 
 @pytest.mark.promise("mcp:workers:sessions")

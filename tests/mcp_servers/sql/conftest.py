@@ -10,7 +10,7 @@ from tests.mcp_servers.sql._asking import Asking, asking, make_duckdb, make_post
 
 
 @pytest.fixture(scope="module")
-async def places(
+async def databases(
     anyio_backend: Literal["asyncio"], tmp_path_factory: pytest.TempPathFactory, postgres: PostgresServer
 ) -> dict[str, str]:
     """A path or an address of each engine's."""
@@ -23,10 +23,10 @@ async def places(
 
 
 @pytest.fixture(scope="module")
-async def reading(anyio_backend: Literal["asyncio"], places: dict[str, str]) -> AsyncGenerator[Asking]:
+async def reading(anyio_backend: Literal["asyncio"], databases: dict[str, str]) -> AsyncGenerator[Asking]:
     """All three, for reading only; one sandbox for the tests of a module, since it keeps no state."""
-    async with asking(databases=places, memory_bytes=128 * 1024 * 1024, timeout=100) as given:
-        yield given
+    async with asking(databases=databases, memory_bytes=128 * 1024 * 1024, timeout=100) as session:
+        yield session
 
 
 @pytest.fixture(params=["sqlite", "duckdb", "postgres"])

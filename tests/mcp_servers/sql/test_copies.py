@@ -193,14 +193,14 @@ async def test_a_fork_outlives_its_parent_and_all_copies_go_with_their_sessions(
 
 async def test_a_large_file_is_not_copied(tmp_path: Path) -> None:
     path = make_sqlite(tmp_path / "large.db", "CREATE TABLE t AS SELECT zeroblob(2000000) AS b")
-    async with asking(databases={"a": str(path)}, writable=True, copy_bytes=1024 * 1024) as given:
-        kind, message = await given.failure("execute", query="SELECT 1")
+    async with asking(databases={"a": str(path)}, writable=True, copy_bytes=1024 * 1024) as session:
+        kind, message = await session.failure("execute", query="SELECT 1")
         assert kind == "failed"
         assert "copy_bytes" in message
     path = make_sqlite(tmp_path / "small.db", "CREATE TABLE t (b)")
-    async with asking(databases={"a": str(path)}, writable=True, copy_bytes=1024 * 1024) as given:
-        await given.problem("INSERT INTO t VALUES (randomblob(3000000))")
-        assert await given.rows("SELECT count(*) FROM t") == [[0]]
+    async with asking(databases={"a": str(path)}, writable=True, copy_bytes=1024 * 1024) as session:
+        await session.problem("INSERT INTO t VALUES (randomblob(3000000))")
+        assert await session.rows("SELECT count(*) FROM t") == [[0]]
 
 
 KILLED = """
@@ -234,21 +234,21 @@ async def test_copies_of_a_killed_server_are_removed_by_the_next_one(
     postgres: PostgresServer, counters: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    own = {"f": counters["sqlite"], "p": await make_postgres(postgres, COUNTERS)}
-    before = await databases_of(own["p"])
+    databases = {"f": counters["sqlite"], "p": await make_postgres(postgres, COUNTERS)}
+    before = await databases_of(databases["p"])
     environment = {**os.environ, "TMPDIR": str(tmp_path)}
-    command = [sys.executable, "-c", KILLED, own["f"], own["p"]]
+    command = [sys.executable, "-c", KILLED, databases["f"], databases["p"]]
     async with await anyio.open_process(command, stderr=subprocess.PIPE, env=environment) as process:
         assert process.stdout is not None
         assert await process.stdout.receive() == b"ready"
         process.send_signal(signal.SIGKILL)
-    (left,) = set(await databases_of(own["p"])) - set(before)
+    (left,) = set(await databases_of(databases["p"])) - set(before)
     assert len(left_behind(tmp_path)) == 1
-    await until_free(own["p"], left)
-    async with asking(databases=own, writable=True) as next_one:
+    await until_free(databases["p"], left)
+    async with asking(databases=databases, writable=True) as next_one:
         assert await next_one.rows(STATE, database="f") == []
         assert await next_one.rows(STATE, database="p") == []
-        assert left not in await databases_of(own["p"])
+        assert left not in await databases_of(databases["p"])
         assert len(left_behind(tmp_path)) == 1
-    assert await databases_of(own["p"]) == before
+    assert await databases_of(databases["p"]) == before
     assert entries(tmp_path) == []

@@ -13,12 +13,14 @@ from tests.mcp_servers.sql._asking import ENDLESS, Asking, asking, make_duckdb, 
 
 
 @pytest.mark.promise("sql:list")
-async def test_databases_are_listed_by_id_with_their_engine(reading: Asking, places: dict[str, str]) -> None:
+async def test_databases_are_listed_by_id_with_their_engine(
+    reading: Asking, databases: dict[str, str]
+) -> None:
     listed = await reading.data("list_databases")
     assert listed["databases"] == [
         {"id": name, "engine": name, "writable": False} for name in ("duckdb", "postgres", "sqlite")
     ]
-    assert not any(place in json.dumps(listed) for place in places.values())
+    assert not any(location in json.dumps(listed) for location in databases.values())
 
 
 @pytest.mark.promise("sql:schema")
@@ -166,21 +168,21 @@ async def test_a_query_that_wants_too_much_memory_fails_alone(reading: Asking, e
 
 
 @pytest.mark.promise("sql:names")
-async def test_the_names_of_the_documentation_work(places: dict[str, str]) -> None:
-    async with asking(db_paths={"shop": places["sqlite"]}) as given:
-        sandbox = given.sandbox
+async def test_the_names_of_the_documentation_work(databases: dict[str, str]) -> None:
+    async with asking(db_paths={"shop": databases["sqlite"]}) as session:
+        sandbox = session.sandbox
         listed = await sandbox.execute("text2sql:list_databases", {})
         assert listed.data["databases"] == [{"id": "shop", "engine": "sqlite", "writable": False}]
         schema = await sandbox.execute("text2sql:get_schema", {"db_id": "shop", "table_names": ["pets"]})
         assert [table["name"] for table in cast("list[dict[str, str]]", schema.data["tables"])] == ["pets"]
-        found = await sandbox.execute(
+        result = await sandbox.execute(
             "text2sql:execute", {"db_id": "shop", "query": "SELECT count(*) FROM pets"}
         )
-        assert found.data["rows"] == [[3]]
-    async with asking(connection_string=f"sqlite:///{places['sqlite']}") as given:
-        found = await given.sandbox.execute("execute_sql", {"query": "SELECT count(*) FROM pets"})
-        assert found.data["rows"] == [[3]]
-        assert (await given.sandbox.execute("get_table_schema", {})).ok
+        assert result.data["rows"] == [[3]]
+    async with asking(connection_string=f"sqlite:///{databases['sqlite']}") as session:
+        result = await session.sandbox.execute("execute_sql", {"query": "SELECT count(*) FROM pets"})
+        assert result.data["rows"] == [[3]]
+        assert (await session.sandbox.execute("get_table_schema", {})).ok
 
 
 @pytest.mark.promise("sql:list")
@@ -189,19 +191,22 @@ async def test_the_files_of_a_folder_are_databases(tmp_path: Path) -> None:
     make_sqlite(tmp_path / "deep/one.sqlite")
     make_duckdb(tmp_path / "two.duckdb")
     (tmp_path / "notes.txt").write_text("no database", encoding="utf-8")
-    async with asking(databases_dir=str(tmp_path)) as given:
-        listed = cast("list[dict[str, str]]", (await given.data("list_databases"))["databases"])
-        assert {one["id"]: one["engine"] for one in listed} == {"one": "sqlite", "two": "duckdb"}
-        assert await given.rows("SELECT count(*) FROM pets", database="two") == [[3]]
-        kind, message = await given.failure("execute", query="SELECT 1", database="onr")
+    async with asking(databases_dir=str(tmp_path)) as session:
+        listed = cast("list[dict[str, str]]", (await session.data("list_databases"))["databases"])
+        assert {database["id"]: database["engine"] for database in listed} == {
+            "one": "sqlite",
+            "two": "duckdb",
+        }
+        assert await session.rows("SELECT count(*) FROM pets", database="two") == [[3]]
+        kind, message = await session.failure("execute", query="SELECT 1", database="onr")
         assert (kind, message) == ("not_found", "sql_execute: no database 'onr'. Did you mean 'one'?")
-        kind, message = await given.failure("execute", query="SELECT 1")
+        kind, message = await session.failure("execute", query="SELECT 1")
         assert (kind, message) == ("not_found", "sql_execute: name a database. There are: one, two.")
 
 
 @pytest.mark.promise("sql:settings")
 @pytest.mark.parametrize(
-    ("settings", "told"),
+    ("settings", "expected"),
     [
         ({"databases": {"a": "/nowhere/a.db"}}, "sql.databases.a: /nowhere/a.db: No such file or directory"),
         (
@@ -214,20 +219,20 @@ async def test_the_files_of_a_folder_are_databases(tmp_path: Path) -> None:
         ({"databses": {}}, "databses is unknown; did you mean databases?"),
     ],
 )
-def test_invalid_settings_give_one_line(settings: dict[str, object], told: str) -> None:
+def test_invalid_settings_give_one_line(settings: dict[str, object], expected: str) -> None:
     with pytest.raises(ConfigurationError) as refused:
         SqlBackend().check(settings)
     message = str(refused.value)
-    assert told in message
+    assert expected in message
     assert "\n" not in message
     assert "secret" not in message
 
 
 @pytest.mark.promise("sql:settings")
 async def test_without_a_database_the_tools_say_what_to_set() -> None:
-    async with asking() as given:
-        assert (await given.data("list_databases"))["databases"] == []
-        kind, message = await given.failure("execute", query="SELECT 1")
+    async with asking() as session:
+        assert (await session.data("list_databases"))["databases"] == []
+        kind, message = await session.failure("execute", query="SELECT 1")
         assert kind == "unavailable"
         assert "set `databases` of the backend `sql`" in message
 
@@ -235,15 +240,15 @@ async def test_without_a_database_the_tools_say_what_to_set() -> None:
 @pytest.mark.promise("sql:gone")
 async def test_a_database_that_goes_away_fails_the_call_and_comes_back(tmp_path: Path) -> None:
     path = make_sqlite(tmp_path / "a.db")
-    async with asking(databases={"a": str(path), "b": "postgresql://nobody@127.0.0.1:9/none"}) as given:
-        assert await given.rows("SELECT 1", database="a") == [[1]]
+    async with asking(databases={"a": str(path), "b": "postgresql://nobody@127.0.0.1:9/none"}) as session:
+        assert await session.rows("SELECT 1", database="a") == [[1]]
         path.rename(tmp_path / "b.db")
-        kind, message = await given.failure("execute", query="SELECT 1", database="a")
+        kind, message = await session.failure("execute", query="SELECT 1", database="a")
         assert (kind, message) == ("unavailable", "sql_execute: unable to open database file.")
         (tmp_path / "b.db").rename(path)
-        assert await given.rows("SELECT 1", database="a") == [[1]]
-        kind, message = await given.failure("execute", query="SELECT 1", database="b")
+        assert await session.rows("SELECT 1", database="a") == [[1]]
+        kind, message = await session.failure("execute", query="SELECT 1", database="b")
         assert kind == "unavailable"
         assert "can't be reached" in message
         path.write_bytes(path.read_bytes()[:100] + b"\xff" * 5000)
-        assert await given.problem("SELECT * FROM people", database="a")
+        assert await session.problem("SELECT * FROM people", database="a")

@@ -105,10 +105,10 @@ async def test_nothing_leads_out_of_the_database(reading: Asking, engine: str) -
     ],
 )
 async def test_a_transaction_of_postgres_can_not_be_made_to_write(
-    reading: Asking, places: dict[str, str], query: str
+    reading: Asking, databases: dict[str, str], query: str
 ) -> None:
     await run_as_owner(
-        places["postgres"],
+        databases["postgres"],
         "CREATE OR REPLACE FUNCTION write_it() RETURNS void LANGUAGE plpgsql AS "
         "$$ BEGIN PERFORM set_config('transaction_read_only', 'off', true); DELETE FROM pets; END $$",
     )
@@ -148,9 +148,12 @@ async def test_no_statement_leaves_anything_for_the_next_one_on_postgres(
 
 
 @pytest.mark.promise("sql:no-traces")
-async def test_a_statement_is_put_away_on_postgres_when_its_answer_is_out(places: dict[str, str]) -> None:
-    async with asking(databases={"a": places["postgres"]}) as given, connected(places["postgres"]) as other:
-        await given.rows("SELECT pg_advisory_lock(43)")
+async def test_a_statement_is_put_away_on_postgres_when_its_answer_is_out(databases: dict[str, str]) -> None:
+    async with (
+        asking(databases={"a": databases["postgres"]}) as session,
+        connected(databases["postgres"]) as other,
+    ):
+        await session.rows("SELECT pg_advisory_lock(43)")
         open_ = "SELECT 1 FROM pg_stat_activity WHERE application_name = 'agentflow' AND state <> 'idle'"
         locks = "SELECT 1 FROM pg_locks WHERE locktype = 'advisory' AND objid = 43"
         with anyio.fail_after(60):
@@ -169,7 +172,7 @@ async def test_a_statement_is_put_away_on_postgres_when_its_answer_is_out(places
     ],
 )
 async def test_no_transaction_of_postgres_is_prepared(
-    reading: Asking, places: dict[str, str], query: str
+    reading: Asking, databases: dict[str, str], query: str
 ) -> None:
     kind, message = await reading.failure("execute", database="postgres", query=query)
     assert (kind, "PREPARE TRANSACTION is not allowed" in message) == ("denied", True), message
@@ -227,10 +230,10 @@ os._exit(0)
 
 @pytest.mark.promise("sql:confined")
 async def test_the_process_of_an_engine_is_confined_even_without_the_settings_of_the_engine(
-    engine: str, places: dict[str, str], tmp_path: Path
+    engine: str, databases: dict[str, str], tmp_path: Path
 ) -> None:
     secret = make_sqlite(tmp_path / "secret.db")
-    arguments = [engine, places[engine], str(secret), str(tmp_path)]
+    arguments = [engine, databases[engine], str(secret), str(tmp_path)]
     done = await anyio.run_process([sys.executable, "-c", OUT_OF_ENGINES, *arguments], check=False)
     tried = {"sqlite": 11, "duckdb": 15, "postgres": 3}[engine]
     assert (done.stdout.decode(), done.returncode) == (f"tried {tried}\n", 0), done.stderr
@@ -239,22 +242,22 @@ async def test_the_process_of_an_engine_is_confined_even_without_the_settings_of
 
 @pytest.mark.promise("sql:superuser")
 async def test_a_role_that_may_do_anything_is_refused_unless_the_server_allows_it(
-    postgres: PostgresServer, places: dict[str, str]
+    postgres: PostgresServer, databases: dict[str, str]
 ) -> None:
-    url = places["postgres"].replace("keeper@", "postgres@")
-    async with asking(databases={"a": url}) as given:
-        kind, message = await given.failure("execute", query="SELECT 1")
+    url = databases["postgres"].replace("keeper@", "postgres@")
+    async with asking(databases={"a": url}) as session:
+        kind, message = await session.failure("execute", query="SELECT 1")
         assert kind == "denied"
         assert "set `superuser: true`" in message
-    async with asking(databases={"a": url}, superuser=True) as given:
-        assert await given.rows("SELECT 1") == [[1]]
+    async with asking(databases={"a": url}, superuser=True) as session:
+        assert await session.rows("SELECT 1") == [[1]]
 
 
 @pytest.mark.promise("sql:settings:reserved")
-async def test_a_session_cannot_add_databases_or_change_limits(places: dict[str, str]) -> None:
-    async with asking(databases={"a": places["sqlite"]}) as given:
+async def test_a_session_cannot_add_databases_or_change_limits(databases: dict[str, str]) -> None:
+    async with asking(databases={"a": databases["sqlite"]}) as session:
         for setting in ("databases", "db_paths", "connection_string", "memory_bytes", "writable"):
-            started = await given.sandbox.execute(
+            started = await session.sandbox.execute(
                 "session:start", {"settings": {"sql": {setting: "/etc/passwd"}}}
             )
             assert started.error is not None
@@ -267,10 +270,10 @@ async def test_a_file_in_wal_mode_is_read_without_making_files_beside_it(tmp_pat
     with closing(sqlite3.connect(path)) as connection:
         connection.executescript("PRAGMA journal_mode = WAL; CREATE TABLE t (a); INSERT INTO t VALUES (1)")
     assert entries(tmp_path) == ["wal.db"]
-    async with asking(databases={"a": str(path)}) as given:
-        assert await given.rows("SELECT a FROM t") == [[1]]
+    async with asking(databases={"a": str(path)}) as session:
+        assert await session.rows("SELECT a FROM t") == [[1]]
         assert entries(tmp_path) == ["wal.db"]
         with closing(sqlite3.connect(path)) as writer:
             writer.execute("INSERT INTO t VALUES (2)")
             writer.commit()
-            assert await given.rows("SELECT a FROM t") == [[1], [2]]
+            assert await session.rows("SELECT a FROM t") == [[1], [2]]

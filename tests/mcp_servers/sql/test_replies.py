@@ -71,13 +71,13 @@ async def test_a_hostile_reply_is_one_failure_and_the_worker_is_replaced(
 ) -> None:
     # One database each, because an idle worker is used again.
     databases = {name: str(make_sqlite(tmp_path / f"{name}.sqlite")) for name in ATTACKS}
-    async with asking(databases=databases, result_bytes=MIB) as asked:
+    async with asking(databases=databases, result_bytes=MIB) as session:
         for name, attack in ATTACKS.items():
             with monkeypatch.context() as patch:
                 patch.setattr("mcp_servers.sql._workers._PROGRAM", HOSTILE.replace("START", attack))
                 tracemalloc.start()
                 try:
-                    kind, message = await asked.failure("execute", query="SELECT 1", database=name)
+                    kind, message = await session.failure("execute", query="SELECT 1", database=name)
                     peak = tracemalloc.get_traced_memory()[1]
                 finally:
                     tracemalloc.stop()
@@ -87,4 +87,4 @@ async def test_a_hostile_reply_is_one_failure_and_the_worker_is_replaced(
             if name == "a long failure":
                 continue
             assert "the engine's process sent a bad answer" in message, (name, message)
-            assert await asked.rows("SELECT count(*) FROM people", database=name) == [[2]], name
+            assert await session.rows("SELECT count(*) FROM people", database=name) == [[2]], name

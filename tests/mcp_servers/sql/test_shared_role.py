@@ -39,12 +39,12 @@ def documented_statements() -> list[str]:
 
 
 @asynccontextmanager
-async def running(asked: Asking, owner: Connection) -> AsyncGenerator[list[ToolResult]]:
+async def running(session: Asking, owner: Connection) -> AsyncGenerator[list[ToolResult]]:
     """Run a query that ends with the block, unless somebody ends it; the list gets its result."""
     results: list[ToolResult] = []
 
     async def run() -> None:
-        results.append(await asked.call("execute", query=LONG_QUERY))
+        results.append(await session.call("execute", query=LONG_QUERY))
 
     await owner.execute("SELECT pg_advisory_lock(7)")
     async with anyio.create_task_group() as tasks:
@@ -58,26 +58,30 @@ async def running(asked: Asking, owner: Connection) -> AsyncGenerator[list[ToolR
 async def test_the_documented_statements_separate_the_sessions_of_a_role(postgres: PostgresServer) -> None:
     url = await make_postgres(postgres)
     as_owner = connected(url.replace("keeper@", "postgres@"))
-    async with asking(databases={"a": url}) as one, asking(databases={"a": url}) as two, as_owner as owner:
+    async with (
+        asking(databases={"a": url}) as first,
+        asking(databases={"a": url}) as second,
+        as_owner as owner,
+    ):
         with anyio.fail_after(120):
             for name, query in ENDING.items():
-                async with running(one, owner) as ended:
+                async with running(first, owner) as ended:
                     for source in READING.values():
-                        found = await two.rows(f"SELECT count(*) FROM ({source}) AS q WHERE query {MARKED}")
-                        assert found == [[1]], source
-                    assert await two.rows(query) == [[True]]
+                        rows = await second.rows(f"SELECT count(*) FROM ({source}) AS q WHERE query {MARKED}")
+                        assert rows == [[1]], source
+                    assert await second.rows(query) == [[True]]
                 assert not ended[0].ok or ended[0].data["error"] is not None, name
 
             for statement in documented_statements():
                 await owner.execute(statement)
-            async with running(one, owner) as kept:
+            async with running(first, owner) as kept:
                 for query in (*READING.values(), *ENDING.values()):
-                    kind, message = await two.failure("execute", query=query)
+                    kind, message = await second.failure("execute", query=query)
                     assert (kind, "permission denied" in message) == ("denied", True), message
                 views = await owner.fetch(VIEWS)
                 assert len(views) > 100
                 for (view,) in views:
-                    searched = await two.call(
+                    searched = await second.call(
                         "execute", query=f"SELECT count(*) FROM {view} AS v WHERE v::text {MARKED}"
                     )
                     assert not searched.ok or searched.data["rows"] == [[0]], view
@@ -88,9 +92,9 @@ async def test_the_documented_statements_separate_the_sessions_of_a_role(postgre
 async def test_copies_work_with_the_documented_statements_and_keep_them(postgres: PostgresServer) -> None:
     url = await make_postgres(postgres)
     await run_as_owner(url.replace("keeper@", "postgres@"), *documented_statements())
-    async with asking(databases={"a": url}, writable=True) as given:
-        await given.data("execute", query="DELETE FROM pets")
-        assert await given.rows("SELECT count(*) FROM pets") == [[0]]
+    async with asking(databases={"a": url}, writable=True) as session:
+        await session.data("execute", query="DELETE FROM pets")
+        assert await session.rows("SELECT count(*) FROM pets") == [[0]]
         for query in (*READING.values(), "SELECT pg_terminate_backend(1)"):
-            kind, message = await given.failure("execute", query=query)
+            kind, message = await session.failure("execute", query=query)
             assert (kind, "permission denied" in message) == ("denied", True), message

@@ -22,10 +22,10 @@ async def runtime(anyio_backend: Literal["asyncio"]) -> AsyncGenerator[Runtime]:
 
 @pytest.fixture(scope="module")
 async def table(runtime: Runtime) -> AsyncGenerator[ToolTable]:
-    async def given() -> Runtime:
+    async def get_runtime() -> Runtime:
         return runtime
 
-    async with ToolTable([VmBackend(), BashBackend()], runtime=given) as table:
+    async with ToolTable([VmBackend(), BashBackend()], runtime=get_runtime) as table:
         yield table
 
 

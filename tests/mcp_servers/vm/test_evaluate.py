@@ -24,10 +24,10 @@ async def prepared(live: Live) -> Live:
     await launch(machine, "zenity --question --title Question --text Sure")
     await window(machine, "Question")
 
-    async def told() -> bool:
+    async def dialog_is_open() -> bool:
         return 'push-button "Yes"' in await machine.accessibility()
 
-    await eventually(told)
+    await eventually(dialog_is_open)
     return live
 
 
@@ -68,8 +68,10 @@ async def test_getters_read_the_state_of_the_machine(
     prepared: Live, result: dict[str, object], passes: str, fails: str
 ) -> None:
     for expected, score in ((passes, 1.0), (fails, 0.0)):
-        found = await evaluated(prepared, func="exact_match", result=result, expected=rule(expected=expected))
-        assert found["score"] == score, found
+        evaluation = await evaluated(
+            prepared, func="exact_match", result=result, expected=rule(expected=expected)
+        )
+        assert evaluation["score"] == score, evaluation
 
 
 @pytest.mark.promise("vm:evaluate:getters")
@@ -77,8 +79,8 @@ async def test_a_node_of_the_accessibility_tree_is_found_by_role_and_name(prepar
     for name, score in (("Yes", 1.0), ("Maybe", 0.0)):
         node = {"type": "accessibility_tree", "role": "push-button", "name": name}
         expected = rule(include=['push-button "Yes"'])
-        found = await evaluated(prepared, func="check_include_exclude", result=node, expected=expected)
-        assert found["score"] == score, found
+        evaluation = await evaluated(prepared, func="check_include_exclude", result=node, expected=expected)
+        assert evaluation["score"] == score, evaluation
 
 
 @pytest.mark.promise("vm:evaluate:getters")
@@ -95,10 +97,10 @@ async def test_a_region_of_the_screen_is_compared_with_a_picture(prepared: Live,
         session = prepared.table.sessions.find(prepared.session, "local")
         await (await session.instance()).write("expected.png", packed.getvalue())
         expected = {"type": "workspace_file", "path": "expected.png"}
-        found = await evaluated(
+        evaluation = await evaluated(
             prepared, func="compare_image", result=region, expected=expected, options=options
         )
-        assert found["score"] == score, found
+        assert evaluation["score"] == score, evaluation
     whole = await evaluated(
         prepared, func="compare_image", result={"type": "screen_region"}, expected=expected
     )
@@ -149,8 +151,8 @@ async def test_values_are_compared_by_each_function(
     options: dict[str, object],
     score: float,
 ) -> None:
-    found = await evaluated(prepared, func=func, result=result, expected=expected, options=options)
-    assert found["score"] == score, found
+    evaluation = await evaluated(prepared, func=func, result=result, expected=expected, options=options)
+    assert evaluation["score"] == score, evaluation
 
 
 @pytest.mark.promise("vm:evaluate:comparers")
@@ -165,10 +167,10 @@ async def test_a_spreadsheet_is_compared_with_a_table_of_text(prepared: Live) ->
     await (await session.instance()).write("sales.xlsx", packed.getvalue())
     sheet = {"type": "vm_file", "path": "sales.xlsx"}
     for name, score in (("Sales", 1.0), ("Sheet", 0.0)):
-        found = await evaluated(
+        evaluation = await evaluated(
             prepared, func="compare_table", result=sheet, expected=SALES, options={"sheet": name}
         )
-        assert found["score"] == score, found
+        assert evaluation["score"] == score, evaluation
     kind, message = await prepared.failure(
         "vm_evaluate",
         evaluator={"func": "compare_table", "result": sheet, "expected": SALES, "options": {"sheet": "No"}},
@@ -183,9 +185,11 @@ async def test_several_comparisons_are_combined_after_a_final_step(prepared: Liv
     both = {"func": ["exact_match"] * 2, "result": [made, NOTE], "postconfig": steps}
     expected = [rule(expected="made"), rule(expected="else")]
     for conj, score in (("and", 0.0), ("or", 1.0)):
-        found = await evaluated(prepared, **both, expected=expected, conj=conj)
-        assert found["score"] == score
-        assert [one["score"] for one in cast("list[dict[str, object]]", found["results"])] == [1.0, 0.0]
+        evaluation = await evaluated(prepared, **both, expected=expected, conj=conj)
+        assert evaluation["score"] == score
+        assert [
+            comparison["score"] for comparison in cast("list[dict[str, object]]", evaluation["results"])
+        ] == [1.0, 0.0]
 
 
 @pytest.mark.promise("vm:evaluate:infeasible")
@@ -268,7 +272,7 @@ async def test_giving_up_scores_only_if_the_task_is_impossible(prepared: Live) -
 async def test_a_failed_getter_or_comparison_is_an_error_and_not_a_score(
     prepared: Live, evaluator: dict[str, object], kind: str, message: str
 ) -> None:
-    found = await prepared.failure("vm_evaluate", evaluator=evaluator)
-    assert found[0] == kind, found
-    assert message in found[1]
-    assert "\n" not in found[1]
+    evaluation = await prepared.failure("vm_evaluate", evaluator=evaluator)
+    assert evaluation[0] == kind, evaluation
+    assert message in evaluation[1]
+    assert "\n" not in evaluation[1]

@@ -73,21 +73,21 @@ async def carried(live: Live) -> tuple[bytes, bool]:
     derandomize=True,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
-@given(before=WORDS, one=WORDS, other=WORDS)
+@given(before=WORDS, parent_words=WORDS, fork_words=WORDS)
 async def test_parent_fork_and_replay_agree_and_siblings_are_isolated(
-    computers: ToolTable, before: list[str], one: list[str], other: list[str]
+    computers: ToolTable, before: list[str], parent_words: list[str], fork_words: list[str]
 ) -> None:
     parent = await begun(computers)
     await typed(parent, before)
     await parent.data("vm_fail")
     forked = await parent.fork()
     assert await carried(parent) == await carried(forked) == (lines(before), True)
-    await typed(parent, one)
-    await typed(forked, other)
-    assert await carried(parent) == (lines(before + one), False)
-    assert await carried(forked) == (lines(before + other), False)
+    await typed(parent, parent_words)
+    await typed(forked, fork_words)
+    assert await carried(parent) == (lines(before + parent_words), False)
+    assert await carried(forked) == (lines(before + fork_words), False)
     replayed = await begun(computers)
-    await typed(replayed, before + other)
+    await typed(replayed, before + fork_words)
     assert await carried(replayed) == await carried(forked)
     for live in (parent, forked, replayed):
         await live.data("session_end")

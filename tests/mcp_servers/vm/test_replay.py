@@ -57,13 +57,13 @@ async def shown(live: Live) -> bytes:
 async def test_the_same_actions_in_a_fresh_session_lead_to_the_same_state(
     table: ToolTable, actions: list[Action]
 ) -> None:
-    one, text = await played(table, actions)
-    other, same = await played(table, actions)
+    first, text = await played(table, actions)
+    second, same = await played(table, actions)
     assert text == same
-    assert await machine_of(one).windows() == await machine_of(other).windows()
+    assert await machine_of(first).windows() == await machine_of(second).windows()
     # On a busy machine a terminal may draw its output late.
     with anyio.fail_after(60):
-        while await shown(one) != await shown(other):
+        while await shown(first) != await shown(second):
             continue
-    for live in (one, other):
+    for live in (first, second):
         await live.data("session_end")

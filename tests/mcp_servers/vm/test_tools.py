@@ -186,12 +186,12 @@ async def test_a_session_starts_prepared_and_shows_what_its_settings_request(tab
         allow_actions=["move"],
     )
 
-    async def told() -> bool:
+    async def greeting_is_shown() -> bool:
         moved = await live.call("vm_move", x=1, y=1)
         assert [type(part) for part in moved.parts] == [Image]
         return "Hello" in str(moved.data["accessibility_tree"])
 
-    await eventually(told)
+    await eventually(greeting_is_shown)
     kind, message = await live.failure("vm_click", x=1, y=1)
     assert (kind, "Allowed: move." in message) == ("denied", True)
     await live.data("session_end")
@@ -243,9 +243,9 @@ async def test_no_session_can_choose_an_image_or_enable_evaluation(table: ToolTa
 
 @pytest.mark.promise("vm:evaluate:off")
 async def test_a_server_without_evaluation_has_no_tool_for_it() -> None:
-    for given, there in (({}, True), ({"evaluate": True}, True), ({"evaluate": False}, False)):
-        async with ToolTable([VmBackend()], settings={"vm": given}) as table:
-            assert ("vm_evaluate" in {one.name for one in table.tools}) is there
+    for vm_settings, there in (({}, True), ({"evaluate": True}, True), ({"evaluate": False}, False)):
+        async with ToolTable([VmBackend()], settings={"vm": vm_settings}) as table:
+            assert ("vm_evaluate" in {tool.name for tool in table.tools}) is there
             called = await table.call("vm_evaluate", {"evaluator": {"func": "infeasible"}})
             assert called.error is not None
             assert (called.error.kind == "tool_not_found") is not there

@@ -28,7 +28,7 @@ class Services:
 
     def __init__(self) -> None:
         self.url = ""
-        self.asked: list[tuple[str, dict[str, object]]] = []
+        self.requests: list[tuple[str, dict[str, object]]] = []
         self.headers: list[dict[str, str]] = []
         self.trouble: list[web.Response] = []
 
@@ -45,26 +45,26 @@ class Services:
         }
 
     def queries(self) -> list[object]:
-        return [asked.get("q") for _, asked in self.asked]
+        return [parameters.get("q") for _, parameters in self.requests]
 
     def fails(self, status: int, body: str = "", **headers: str) -> None:
         """The next answer is this one."""
-        given = {name.replace("_", "-"): value for name, value in headers.items()}
-        self.trouble.append(web.Response(status=status, text=body, headers=given))
+        answer_headers = {name.replace("_", "-"): value for name, value in headers.items()}
+        self.trouble.append(web.Response(status=status, text=body, headers=answer_headers))
 
     def at(self, answer: ParserReply) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
         """A handler that records what it is asked."""
 
         async def handle(request: web.Request) -> web.StreamResponse:
-            asked: dict[str, object] = (
+            parameters: dict[str, object] = (
                 await request.json() if request.method == "POST" else dict(request.query)
             )
-            self.asked.append((request.path, asked))
+            self.requests.append((request.path, parameters))
             self.headers.append(dict(request.headers))
             if self.trouble:
                 return self.trouble.pop(0)
-            found = answer(request, asked)
-            return found if isinstance(found, web.Response) else web.json_response(found)
+            reply = answer(request, parameters)
+            return reply if isinstance(reply, web.Response) else web.json_response(reply)
 
         return handle
 
@@ -74,28 +74,28 @@ def refused(request: web.Request, header: str, status: int = 401) -> web.Respons
     key = request.headers.get(header, "").removeprefix("Bearer ")
     if key == KEY:
         return None
-    said = {"message": f"Unauthorized: {key} is no key", "statusCode": status}
-    return web.json_response(said, status=status)
+    reply_text = {"message": f"Unauthorized: {key} is no key", "statusCode": status}
+    return web.json_response(reply_text, status=status)
 
 
 def refused_by_google(request: web.Request) -> web.Response | None:
     """Responses of Google's services to a wrong key."""
     if request.headers.get("X-Goog-Api-Key") == KEY:
         return None
-    said = "API key not valid. Please pass a valid API key."
+    reply_text = "API key not valid. Please pass a valid API key."
     info = {
         "@type": "type.googleapis.com/google.rpc.ErrorInfo",
         "reason": "API_KEY_INVALID",
         "domain": "googleapis.com",
     }
-    error = {"code": 400, "message": said, "status": "INVALID_ARGUMENT", "details": [info]}
+    error = {"code": 400, "message": reply_text, "status": "INVALID_ARGUMENT", "details": [info]}
     return web.json_response({"error": error}, status=400)
 
 
-def serper_search(request: web.Request, asked: dict[str, object]) -> object:
+def serper_search(request: web.Request, parameters: dict[str, object]) -> object:
     hits = [
         {
-            "title": f"{asked['q']} {n}",
+            "title": f"{parameters['q']} {n}",
             "link": f"https://site-{n}.example/",
             "snippet": f"Snippet {n}.",
             "position": n,
@@ -104,7 +104,7 @@ def serper_search(request: web.Request, asked: dict[str, object]) -> object:
     ]
     hits[0]["date"] = "3 days ago"
     return refused(request, "X-API-KEY", 403) or {
-        "searchParameters": {"q": asked["q"], "type": "search", "engine": "google"},
+        "searchParameters": {"q": parameters["q"], "type": "search", "engine": "google"},
         "answerBox": {"title": "x", "answer": "42"},
         "organic": hits,
         "peopleAlsoAsk": [],
@@ -112,7 +112,7 @@ def serper_search(request: web.Request, asked: dict[str, object]) -> object:
     }
 
 
-def serper_images(request: web.Request, asked: dict[str, object]) -> object:
+def serper_images(request: web.Request, parameters: dict[str, object]) -> object:
     image: dict[str, object] = {
         "title": "A bridge",
         "imageUrl": "https://pics.example/bridge.jpg",
@@ -127,7 +127,7 @@ def serper_images(request: web.Request, asked: dict[str, object]) -> object:
     return refused(request, "X-API-KEY", 403) or {"images": [image]}
 
 
-def serper_lens(request: web.Request, asked: dict[str, object]) -> object:
+def serper_lens(request: web.Request, parameters: dict[str, object]) -> object:
     hit = {
         "title": "The bridge of Kelder",
         "source": "Isles",
@@ -138,12 +138,12 @@ def serper_lens(request: web.Request, asked: dict[str, object]) -> object:
     return refused(request, "X-API-KEY", 403) or {"searchParameters": {"type": "lens"}, "organic": [hit]}
 
 
-def google(request: web.Request, asked: dict[str, object]) -> object:
+def google(request: web.Request, parameters: dict[str, object]) -> object:
     if (refusal := refused_by_google(request)) is not None:
         return refusal
-    if asked["cx"] != "engine-1":
+    if parameters["cx"] != "engine-1":
         return web.json_response({"error": {"code": 404, "message": "not found"}}, status=404)
-    if asked["q"] == "nothing":
+    if parameters["q"] == "nothing":
         return {"kind": "customsearch#search", "searchInformation": {"totalResults": "0"}}
     item = {
         "kind": "customsearch#result",
@@ -154,10 +154,10 @@ def google(request: web.Request, asked: dict[str, object]) -> object:
     return {"kind": "customsearch#search", "items": [item]}
 
 
-def gemini(request: web.Request, asked: dict[str, object]) -> object:
+def gemini(request: web.Request, parameters: dict[str, object]) -> object:
     if (refusal := refused_by_google(request)) is not None:
         return refusal
-    if asked["tools"] != [{"google_search": {}}]:
+    if parameters["tools"] != [{"google_search": {}}]:
         return web.json_response({"error": {"code": 400, "message": "unknown tool"}}, status=400)
     chunks = [
         {"web": {"uri": "https://a.example/", "title": "a.example"}},
@@ -175,8 +175,8 @@ def gemini(request: web.Request, asked: dict[str, object]) -> object:
     }
 
 
-def searxng(request: web.Request, asked: dict[str, object]) -> object:
-    if asked.get("format") != "json":
+def searxng(request: web.Request, parameters: dict[str, object]) -> object:
+    if parameters.get("format") != "json":
         return web.Response(status=403, text="<h1>Forbidden</h1>", content_type="text/html")
     hit: dict[str, object] = {
         "url": "https://s.example/",
@@ -184,18 +184,24 @@ def searxng(request: web.Request, asked: dict[str, object]) -> object:
         "content": "Found by many.",
         "score": 2,
     }
-    if asked.get("categories") == "images":
+    if parameters.get("categories") == "images":
         hit |= {"img_src": "https://s.example/s.png", "source": "S", "template": "images.html"}
     else:
         hit["publishedDate"] = "2026-01-02T00:00:00"
-    return {"query": asked["q"], "number_of_results": 1, "results": [hit], "answers": [], "infoboxes": []}
+    return {
+        "query": parameters["q"],
+        "number_of_results": 1,
+        "results": [hit],
+        "answers": [],
+        "infoboxes": [],
+    }
 
 
-def jina(request: web.Request, asked: dict[str, object]) -> object:
+def jina(request: web.Request, parameters: dict[str, object]) -> object:
     data = {
         "title": "By Jina",
         "description": "",
-        "url": asked["url"],
+        "url": parameters["url"],
         "content": "# By Jina\n\nThe whole page.",
         "links": {"More": "https://more.example/"},
         "usage": {"tokens": 9},
@@ -203,10 +209,10 @@ def jina(request: web.Request, asked: dict[str, object]) -> object:
     return refused(request, "Authorization") or {"code": 200, "status": 20000, "data": data}
 
 
-def model(request: web.Request, asked: dict[str, object]) -> object:
-    text = json.dumps(asked["messages"], ensure_ascii=False)
-    said = "It is 230 metres long. ![x](http://a.example/x.png)" if "230 metres" in text else "Nothing."
-    choice = {"index": 0, "message": {"role": "assistant", "content": said}, "finish_reason": "stop"}
+def model(request: web.Request, parameters: dict[str, object]) -> object:
+    text = json.dumps(parameters["messages"], ensure_ascii=False)
+    reply_text = "It is 230 metres long. ![x](http://a.example/x.png)" if "230 metres" in text else "Nothing."
+    choice = {"index": 0, "message": {"role": "assistant", "content": reply_text}, "finish_reason": "stop"}
     return refused(request, "Authorization") or {"id": "1", "object": "chat.completion", "choices": [choice]}
 
 
@@ -216,9 +222,9 @@ ARTICLES = {
 }
 
 
-def mediawiki(request: web.Request, asked: dict[str, object]) -> object:
-    if asked.get("list") == "search":
-        query = str(asked["srsearch"])
+def mediawiki(request: web.Request, parameters: dict[str, object]) -> object:
+    if parameters.get("list") == "search":
+        query = str(parameters["srsearch"])
         hits = [
             {
                 "ns": 0,
@@ -230,7 +236,7 @@ def mediawiki(request: web.Request, asked: dict[str, object]) -> object:
             if query.lower().split()[0] in name.lower()
         ]
         return {"batchcomplete": True, "query": {"searchinfo": {"totalhits": len(hits)}, "search": hits}}
-    title = str(asked["titles"]).replace("_", " ")
+    title = str(parameters["titles"]).replace("_", " ")
     if title == "a|b":
         return {"error": {"code": "toomany", "info": "Too many\nvalues."}}
     if title not in ARTICLES:

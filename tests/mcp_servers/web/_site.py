@@ -34,7 +34,7 @@ class Site:
         self.parsers = parsers
         self.names: dict[str, list[str]] = {}
         self.pages: dict[str, list[web.Response]] = {}
-        self.asked: list[str] = []
+        self.requests: list[str] = []
         self.headers: list[Mapping[str, str]] = []
         self.resolved: list[str] = []
         self.dialled: list[str] = []
@@ -59,7 +59,7 @@ class Site:
 
     def add(
         self,
-        place: str,
+        address: str,
         body: str | bytes = b"",
         *,
         status: int = 200,
@@ -68,32 +68,32 @@ class Site:
         **headers: str,
     ) -> str:
         """A page at `host/path`, whose host is a public one; several at one place come one after the other."""
-        host, _, path = place.partition("/")
+        host, _, path = address.partition("/")
         self.names.setdefault(host, [PUBLIC])
         data = body.encode() if isinstance(body, str) else body
-        given = {name.replace("_", "-"): value for name, value in headers.items()}
+        page_headers = {name.replace("_", "-"): value for name, value in headers.items()}
         if type:
-            given["Content-Type"] = type
+            page_headers["Content-Type"] = type
         if zipped:
-            data, given["Content-Encoding"] = gzip.compress(data), "gzip"
+            data, page_headers["Content-Encoding"] = gzip.compress(data), "gzip"
         self.pages.setdefault(f"{host}/{path}", []).append(
-            web.Response(body=data, status=status, headers=given)
+            web.Response(body=data, status=status, headers=page_headers)
         )
-        return f"http://{place}"
+        return f"http://{address}"
 
-    def moved(self, place: str, target: str, status: int = 302) -> str:
+    def moved(self, address: str, target: str, status: int = 302) -> str:
         """A redirect."""
-        return self.add(place, status=status, Location=target)
+        return self.add(address, status=status, Location=target)
 
     async def answer(self, request: web.Request) -> web.Response:
-        place = f"{request.host.partition(':')[0]}{request.raw_path.partition('?')[0]}"
-        self.asked.append(place)
+        address = f"{request.host.partition(':')[0]}{request.raw_path.partition('?')[0]}"
+        self.requests.append(address)
         self.headers.append(dict(request.headers))
-        answers = self.pages.get(place, [])
+        answers = self.pages.get(address, [])
         if not answers:
             return web.Response(status=404, text="nothing here")
-        found = answers.pop(0) if len(answers) > 1 else answers[0]
-        return web.Response(body=found.body, status=found.status, headers=found.headers)
+        page = answers.pop(0) if len(answers) > 1 else answers[0]
+        return web.Response(body=page.body, status=page.status, headers=page.headers)
 
 
 @asynccontextmanager

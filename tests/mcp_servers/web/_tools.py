@@ -54,6 +54,6 @@ async def web_tools(
 ) -> AsyncGenerator[Web]:
     """The tools; nothing is kept on disk, and no host is waited for, unless the settings say so."""
     backend = WebBackend(network=site.network, environment=lambda: environment or {}, parsers=site.parsers)
-    own = {"cache": None, "host_interval": 0, "robots": False, **settings}
-    async with ToolTable([backend], settings={"web": own}) as table:
+    web_settings = {"cache": None, "host_interval": 0, "robots": False, **settings}
+    async with ToolTable([backend], settings={"web": web_settings}) as table:
         yield Web(table)

@@ -14,23 +14,23 @@ from tests.mcp_servers.web._tools import Web, web_tools
 @pytest.fixture(scope="module")
 async def parsers(anyio_backend: Literal["asyncio"]) -> AsyncGenerator[ParserPool]:
     """The processes that parse, for all tests of a module."""
-    one = ParserPool(2)
-    yield one
-    await one.close()
+    pool = ParserPool(2)
+    yield pool
+    await pool.close()
 
 
 @pytest.fixture
 async def site(parsers: ParserPool) -> AsyncGenerator[Site]:
     """A web that only this test has."""
-    async with a_site(parsers) as one:
-        yield one
+    async with a_site(parsers) as web:
+        yield web
 
 
 @pytest.fixture(scope="module")
 async def shared_site(parsers: ParserPool) -> AsyncGenerator[Site]:
     """A web that the tests of a module share: each uses hosts of its own."""
-    async with a_site(parsers) as one:
-        yield one
+    async with a_site(parsers) as web:
+        yield web
 
 
 @pytest.fixture(scope="module")
@@ -43,5 +43,5 @@ async def shared_web(shared_site: Site) -> AsyncGenerator[Web]:
 @pytest.fixture
 async def services() -> AsyncGenerator[Services]:
     """Search engines, Jina, a model and Wikipedia."""
-    async with some_services() as ones:
-        yield ones
+    async with some_services() as running:
+        yield running

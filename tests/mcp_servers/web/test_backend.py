@@ -51,7 +51,7 @@ async def test_a_call_without_its_key_is_refused_in_that_line(site: Site, servic
     environment = {"SERPER_API_KEY": KEY, "GOOGLE_API_KEY": "other"}
     async with web_tools(site, environment, **services.settings()) as web:
         await web.data("search", query="x")
-    assert [path for path, _ in services.asked] == ["/serper/search"]
+    assert [path for path, _ in services.requests] == ["/serper/search"]
 
 
 @pytest.mark.promise("web:keys")
@@ -79,7 +79,7 @@ async def test_a_run_that_wants_a_search_without_a_key_is_refused_before_it_begi
 
 @pytest.mark.promise("web:settings")
 @pytest.mark.parametrize(
-    ("wrong", "said"),
+    ("wrong", "expected"),
     [
         ({"serper_key": "k"}, "serper_key"),
         ({"search": "altavista"}, "search"),
@@ -91,11 +91,13 @@ async def test_a_run_that_wants_a_search_without_a_key_is_refused_before_it_begi
         ({"enable_llm_summary": True, "summary_model": "m"}, "set OPENAI_API_KEY"),
     ],
 )
-def test_settings_that_can_not_be_used_are_refused_in_one_line(wrong: dict[str, object], said: str) -> None:
+def test_settings_that_can_not_be_used_are_refused_in_one_line(
+    wrong: dict[str, object], expected: str
+) -> None:
     backend = WebBackend(environment=dict)
     with pytest.raises(ConfigurationError) as refused:
         backend.check(wrong)
-    assert said in str(refused.value)
+    assert expected in str(refused.value)
     assert "\n" not in str(refused.value)
     assert backend.unusable(wrong) == {}
 
@@ -150,11 +152,11 @@ async def test_items_of_one_call_run_concurrently_up_to_the_limit(site: Site) ->
     runner = http.AppRunner(application)
     await runner.setup()
     await http.TCPSite(runner, "127.0.0.1", 0).start()
-    own = {"serper_api_key": KEY, "serper_url": f"http://127.0.0.1:{runner.addresses[0][1]}"}
+    serper_settings = {"serper_api_key": KEY, "serper_url": f"http://127.0.0.1:{runner.addresses[0][1]}"}
     try:
-        async with web_tools(site, max_workers=2, **own) as web:
-            found = await web.data("search", query=[f"query {n}" for n in range(6)])
-            assert [row["query"] for row in rows(found["results"])] == [f"query {n}" for n in range(6)]
+        async with web_tools(site, max_workers=2, **serper_settings) as web:
+            result = await web.data("search", query=[f"query {n}" for n in range(6)])
+            assert [row["query"] for row in rows(result["results"])] == [f"query {n}" for n in range(6)]
     finally:
         await runner.cleanup()
     assert most == 2
@@ -194,7 +196,7 @@ async def test_an_unsendable_query_is_refused(site: Site, services: Services) ->
             site.names["public.example"] = [PUBLIC]
             kind, _ = await web.failure(tool, **arguments)
             assert kind in (ErrorKind.BAD_ARGUMENTS, ErrorKind.NOT_FOUND), (tool, arguments)
-    assert services.asked == []
+    assert services.requests == []
 
 
 @pytest.mark.promise("web:light")

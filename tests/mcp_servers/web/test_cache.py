@@ -27,7 +27,7 @@ async def test_cached_results_and_pages_are_not_requested_again(
     settings = services.settings(
         serper_api_key=KEY, cache={"folder": str(tmp_path / "web"), "seconds": 100}, robots=False
     )
-    asked: list[int] = []
+    request_counts: list[int] = []
     for _ in range(2):  # the second time by another server
         async with web_tools(site, **settings) as web:
             for _ in range(2):
@@ -35,13 +35,13 @@ async def test_cached_results_and_pages_are_not_requested_again(
                 await web.data("search", query="x", count=3)
                 await web.data("wikipedia", query="kelder")
                 assert (await web.page(url))["text"] == "Read."
-        asked.append(len(site.asked) + len(services.asked))
-    assert asked == [5, 5]
+        request_counts.append(len(site.requests) + len(services.requests))
+    assert request_counts == [5, 5]
     assert not any(KEY.encode() in path.read_bytes() for path in kept(tmp_path))
     site.clock.now += 101
     async with web_tools(site, **settings) as web:
         await web.page(url)
-    assert len(site.asked) == 2
+    assert len(site.requests) == 2
 
 
 @pytest.mark.promise("web:cache")
@@ -72,26 +72,26 @@ async def test_a_cached_page_is_not_given_to_a_server_that_may_not_read_it(
 @pytest.mark.promise("web:cache:bounded")
 async def test_it_keeps_no_more_than_allowed_and_the_latest(tmp_path: Path) -> None:
     clock = Clock()
-    one = cache(tmp_path, clock, bytes=10_000)
+    bounded = cache(tmp_path, clock, bytes=10_000)
     for number in range(60):
         clock.now += 1
-        await one.put(("n", str(number)), "x" * 500)
+        await bounded.put(("n", str(number)), "x" * 500)
     assert sum(path.stat().st_size for path in kept(tmp_path)) <= 10_000
-    assert await one.get(("n", "59"), str) == "x" * 500
-    assert await one.get(("n", "0"), str) is None
-    await one.put(("large",), "x" * 20_000)
-    assert await one.get(("large",), str) is None
+    assert await bounded.get(("n", "59"), str) == "x" * 500
+    assert await bounded.get(("n", "0"), str) is None
+    await bounded.put(("large",), "x" * 20_000)
+    assert await bounded.get(("large",), str) is None
 
 
 @pytest.mark.promise("web:cache:bounded")
 async def test_a_disk_that_fails_or_a_file_that_is_damaged_is_no_failure(tmp_path: Path) -> None:
     clock = Clock()
-    one = cache(tmp_path, clock)
-    await one.put(("a",), "good")
+    bounded = cache(tmp_path, clock)
+    await bounded.put(("a",), "good")
     (path,) = kept(tmp_path)
     assert path.stat().st_mode & 0o077 == 0
     path.write_bytes(b"\xc1 damaged")
-    assert await one.get(("a",), str) is None
+    assert await bounded.get(("a",), str) is None
     (tmp_path / "file").write_text("in the way")
     blocked = cache(tmp_path / "file", clock)
     await blocked.put(("a",), "lost")

@@ -71,7 +71,7 @@ async def test_text_of_every_kind_is_read_in_its_own_characters(shared_web: Web,
         "typeless.example/": "just words",
         "wrong.example/": "Marked up.",
     }
-    pages = await shared_web.data("visit", urls=[f"http://{place}" for place in texts])
+    pages = await shared_web.data("visit", urls=[f"http://{address}" for address in texts])
     assert [page["text"] for page in rows(pages["pages"])] == list(texts.values())
     site.add("sound.example/", b"OggS\0\0", type="audio/ogg")
     kind, message = await shared_web.failure("visit", urls="http://sound.example/")
@@ -121,7 +121,7 @@ async def test_a_temporary_failure_is_retried_after_the_requested_delay(site: Si
         assert message == (
             "web_visit: http://broken.example/: the site returned status 500 after 3 attempts."
         )
-        assert site.asked.count("broken.example/") == 3
+        assert site.requests.count("broken.example/") == 3
 
 
 @pytest.mark.promise("web:pace")
@@ -148,8 +148,8 @@ async def test_an_address_disallowed_by_robots_txt_is_not_requested(site: Site) 
         for url in ("http://wary.example/private/x", "http://sly.example/", "http://down.example/"):
             kind, message = await web.failure("visit", urls=url)
             assert (kind, "robots.txt" in message) == (ErrorKind.DENIED, True)
-        assert "wary.example/private/x" not in site.asked
-        assert site.asked.count("wary.example/robots.txt") == 1
+        assert "wary.example/private/x" not in site.requests
+        assert site.requests.count("wary.example/robots.txt") == 1
     async with web_tools(site, robots=False) as web:
         assert (await web.page("http://wary.example/private/x"))["text"] == "secret"
 

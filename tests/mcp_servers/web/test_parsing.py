@@ -142,9 +142,9 @@ async def test_the_process_that_parses_knows_nothing_of_the_server(monkeypatch: 
     try:
         await parsed(parsers, "<p>x</p>")
         (process,) = [
-            one
-            for one, words in commands()
-            if one not in before and "mcp_servers.web._parser_process" in words
+            candidate
+            for candidate, words in commands()
+            if candidate not in before and "mcp_servers.web._parser_process" in words
         ]
         assert "never-to-be-seen" not in str(process.environ())
     finally:
@@ -196,10 +196,10 @@ async def test_a_hostile_reply_is_one_failure_and_the_process_is_replaced(
 
 @pytest.mark.promise("web:extra")
 async def test_without_the_extra_reading_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    def found(name: str) -> str | None:
+    def find_spec(name: str) -> str | None:
         return None if name == "protego" else name
 
-    monkeypatch.setattr("importlib.util.find_spec", found)
+    monkeypatch.setattr("importlib.util.find_spec", find_spec)
     with pytest.raises(ToolFailure, match=r"agentflow.* extras add web") as failure:
         await ParserPool(1).do(ParserJob(1.0, MIB))
     assert failure.value.kind is ErrorKind.UNAVAILABLE

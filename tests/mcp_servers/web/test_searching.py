@@ -26,9 +26,9 @@ def settings_of(engine: str, services: Services, **more: object) -> dict[str, ob
 async def test_serper_gives_hits_and_its_own_answer(site: Site, services: Services) -> None:
     async with web_tools(site, **settings_of("serper", services)) as web:
         result = await web.call("search", query="bridges", count=2)
-        (found,) = rows(result.data["results"])
-        assert found["answer"] == "42"
-        assert rows(found["hits"]) == [
+        (row,) = rows(result.data["results"])
+        assert row["answer"] == "42"
+        assert rows(row["hits"]) == [
             {
                 "position": 1,
                 "title": "bridges 1",
@@ -48,7 +48,7 @@ async def test_serper_gives_hits_and_its_own_answer(site: Site, services: Servic
             "42\n\n[1] bridges 1 (3 days ago)\nhttps://site-1.example/\nSnippet 1.\n\n"
             "[2] bridges 2\nhttps://site-2.example/\nSnippet 2."
         )
-    assert services.asked == [("/serper/search", {"q": "bridges", "num": 2})]
+    assert services.requests == [("/serper/search", {"q": "bridges", "num": 2})]
 
 
 @pytest.mark.promise("web:search")
@@ -56,10 +56,10 @@ async def test_google_gemini_and_searxng_give_the_same_kind_of_hits(site: Site, 
     seen: dict[str, object] = {}
     for engine in ("google", "gemini", "searxng"):
         async with web_tools(site, **settings_of(engine, services)) as web:
-            (found,) = rows((await web.data("search", query="bridges"))["results"])
-            seen[engine] = [(hit["title"], hit["url"], hit["snippet"]) for hit in rows(found["hits"])]
+            (row,) = rows((await web.data("search", query="bridges"))["results"])
+            seen[engine] = [(hit["title"], hit["url"], hit["snippet"]) for hit in rows(row["hits"])]
             if engine == "gemini":
-                assert found["answer"] == "It is long. It is old."
+                assert row["answer"] == "It is long. It is old."
             if engine == "google":
                 assert rows((await web.data("search", query="nothing"))["results"])[0]["hits"] == []
     assert seen == {
@@ -95,7 +95,7 @@ async def test_any_response_of_an_engine_is_handled_in_one_typed_line(
     site: Site, services: Services, engine: str
 ) -> None:
     async with web_tools(site, **settings_of(engine, services, retry_times=2)) as web:
-        for status, body, kind, said in (
+        for status, body, kind, expected in (
             (401, f"key {KEY}\nis wrong", ErrorKind.DENIED, "check its key: key *** is wrong"),
             (
                 403,
@@ -112,7 +112,7 @@ async def test_any_response_of_an_engine_is_handled_in_one_typed_line(
         ):
             services.fails(status, body)
             refused, message = await web.failure("search", query="x")
-            assert (refused, said in message) == (kind, True), message
+            assert (refused, expected in message) == (kind, True), message
         for status, kind in ((429, ErrorKind.BUSY), (500, ErrorKind.UNAVAILABLE)):
             services.fails(status)
             services.fails(status, "over")
@@ -142,7 +142,7 @@ async def test_no_key_is_shown_logged_or_put_in_an_address(
             bad = await web.call("search", query="y")
             assert KEY not in repr((good, bad))
     assert KEY not in caplog.text
-    assert KEY not in repr(services.asked)
+    assert KEY not in repr(services.requests)
 
 
 @pytest.mark.promise("web:images")
@@ -163,7 +163,7 @@ async def test_pictures_are_found_by_words_and_by_a_picture(site: Site, services
         assert "picture: https://pics.example/bridge.jpg" in text_of(result)
         same = await web.data("reverse_image_search", image_url="https://pics.example/bridge.jpg")
         assert rows(same["hits"])[0]["title"] == "The bridge of Kelder"
-        assert services.asked[-1] == ("/serper/lens", {"url": "https://pics.example/bridge.jpg"})
+        assert services.requests[-1] == ("/serper/lens", {"url": "https://pics.example/bridge.jpg"})
         kind, _ = await web.failure("reverse_image_search", image_url="file:///etc/passwd")
         assert kind is ErrorKind.DENIED
     async with web_tools(site, **settings_of("searxng", services)) as web:
@@ -181,7 +181,7 @@ async def test_a_call_that_names_google_uses_google_or_says_what_it_used(
         async with web_tools(site, **settings) as web:
             result = await web.call("search", query="bridges", engine="google")
             assert result.ok, result.error
-            used[services.asked[-1][0].split("/")[1]] = result.data["note"]
+            used[services.requests[-1][0].split("/")[1]] = result.data["note"]
             if result.data["note"]:
                 assert text_of(result).startswith(f"{result.data['note']}\n\n[1] ")
     *with_google, without = used.values()
@@ -199,4 +199,4 @@ async def test_a_call_may_prefer_another_service_than_the_usual_one(site: Site, 
         await web.data("search", query="bridges")
         await web.data("search", query="bridges", engine="google")
         assert (await web.failure("search", query="bridges", engine="bing"))[0] is ErrorKind.BAD_ARGUMENTS
-    assert [path.split("/")[1] for path, _ in services.asked] == ["serper", "customsearch"]
+    assert [path.split("/")[1] for path, _ in services.requests] == ["serper", "customsearch"]

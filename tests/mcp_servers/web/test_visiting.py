@@ -68,10 +68,12 @@ async def test_without_a_model_a_goal_selects_passages_in_the_order_of_the_page(
     whole = str((await shared_web.page(bridge))["text"])
     page = await shared_web.page(bridge, goal="How long is the bridge, in metres?")
     passages = rows(page["passages"])
-    assert "230 metres" in str(max(passages, key=lambda one: float(str(one["score"])))["text"])
-    assert [one["start"] for one in passages] == sorted(int(str(one["start"])) for one in passages)
-    for one in passages:
-        assert whole[int(str(one["start"])) : int(str(one["end"]))] == one["text"]
+    assert "230 metres" in str(max(passages, key=lambda passage: float(str(passage["score"])))["text"])
+    assert [passage["start"] for passage in passages] == sorted(
+        int(str(passage["start"])) for passage in passages
+    )
+    for passage in passages:
+        assert whole[int(str(passage["start"])) : int(str(passage["end"]))] == passage["text"]
     assert "![From the side](http://isles.example/side.png)" in str(page["text"])
     assert page["note"] == "the passages that match the goal best"
     nothing = await shared_web.page(bridge, goal="submarine zebra")
@@ -86,9 +88,9 @@ async def test_a_model_extracts_the_text_for_a_goal(site: Site, services: Servic
         page = await web.page(url, goal="its length")
         assert page["text"] == "It is 230 metres long. ![x](http://a.example/x.png)"
         assert (page["note"], page["passages"]) == ("extracted by small", [])
-        (_, asked), headers = services.asked[-1], services.headers[-1]
-        assert (asked["model"], headers["Authorization"]) == ("small", f"Bearer {KEY}")
-        assert "its length" in str(asked["messages"])
+        (_, request), headers = services.requests[-1], services.headers[-1]
+        assert (request["model"], headers["Authorization"]) == ("small", f"Bearer {KEY}")
+        assert "its length" in str(request["messages"])
         services.fails(401, f"no {KEY}")
         fallen = await web.page(url, goal="its length in metres")
         assert "230 metres" in str(fallen["text"])
@@ -99,9 +101,9 @@ async def test_a_model_extracts_the_text_for_a_goal(site: Site, services: Servic
         services.fails(200, '{"choices": [{"message": {"content": "<think>230?</think>\\nIt is long."}}]}')
         assert (await web.page(url, goal="how long"))["text"] == "It is long."
         services.fails(400, "'temperature' is not supported with this model")
-        before = len(services.asked)
+        before = len(services.requests)
         await web.page(url, goal="how many metres")
-    assert ["temperature" in asked for _, asked in services.asked[before:]] == [True, False]
+    assert ["temperature" in request for _, request in services.requests[before:]] == [True, False]
 
 
 @pytest.mark.promise("web:visit:jina")
@@ -112,8 +114,8 @@ async def test_jina_reads_a_page_where_it_is_chosen(site: Site, services: Servic
         page = await web.page("http://public.example/x")
         assert (page["title"], page["text"]) == ("By Jina", "# By Jina\n\nThe whole page.")
         assert page["links"] == [{"text": "More", "url": "https://more.example/"}]
-        assert services.asked == [("/jina/", {"url": "http://public.example/x"})]
-        assert site.asked == []
+        assert services.requests == [("/jina/", {"url": "http://public.example/x"})]
+        assert site.requests == []
         services.fails(402, '{"message": "Insufficient balance"}')
         kind, message = await web.failure("visit", urls="http://public.example/y")
         assert (kind, "Insufficient balance" in message) == (ErrorKind.FAILED, True)
@@ -125,8 +127,8 @@ async def test_a_query_finds_the_best_passages_of_a_page(shared_web: Web, bridge
     result = await shared_web.call("read", query="trains per day", url=bridge, count=2)
     passages = rows(result.data["passages"])
     assert "Twelve trains a day" in str(passages[0]["text"])
-    for one in passages:
-        assert whole[int(str(one["start"])) : int(str(one["end"]))] == one["text"]
+    for passage in passages:
+        assert whole[int(str(passage["start"])) : int(str(passage["end"]))] == passage["text"]
     assert result.data["characters"] == len(whole)
     assert "Twelve trains" in text_of(result)
     nothing = await shared_web.call("read", query="zebra", url=bridge)
@@ -139,13 +141,15 @@ async def test_a_query_finds_the_best_passages_of_a_page(shared_web: Web, bridge
 def test_a_passage_is_the_text_at_its_position_and_has_a_query_word(text: str, query: str) -> None:
     passages = best_passages(text, query, 5)
     assert len(passages) <= 5
-    assert [one.score for one in passages] == sorted((one.score for one in passages), reverse=True)
-    for one in passages:
-        assert text[one.start : one.end] == one.text == one.text.strip()
-        assert 0 < len(one.text) <= 1_000
-        assert one.score > 0
-    places = sorted((one.start, one.end) for one in passages)
-    assert all(before[1] <= after[0] for before, after in pairwise(places))
+    assert [passage.score for passage in passages] == sorted(
+        (passage.score for passage in passages), reverse=True
+    )
+    for passage in passages:
+        assert text[passage.start : passage.end] == passage.text == passage.text.strip()
+        assert 0 < len(passage.text) <= 1_000
+        assert passage.score > 0
+    spans = sorted((passage.start, passage.end) for passage in passages)
+    assert all(before[1] <= after[0] for before, after in pairwise(spans))
 
 
 @pytest.mark.promise("web:read")

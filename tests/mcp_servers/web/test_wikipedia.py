@@ -23,7 +23,7 @@ async def test_a_query_lists_articles_and_reads_the_best_one(site: Site, service
             }
         ]
         await web.data("wikipedia", query="bru", language="de")
-        assert services.asked[-1][0] == "/de/w/api.php"
+        assert services.requests[-1][0] == "/de/w/api.php"
         nothing = await web.call("wikipedia", query="zzz")
         assert nothing.data == {"hits": [], "article": None}
 
@@ -58,7 +58,7 @@ async def test_a_wrong_question_is_refused(site: Site, services: Services) -> No
             {"title": "Kelder Bridge", "start": 9_999},
         ):
             assert (await web.failure("wikipedia", **arguments))[0] is ErrorKind.BAD_ARGUMENTS
-    assert all(path == "/en/w/api.php" for path, _ in services.asked)
+    assert all(path == "/en/w/api.php" for path, _ in services.requests)
 
 
 class PageText(Item):
@@ -107,13 +107,13 @@ async def test_a_file_is_searched_and_read_without_a_network(
 ) -> None:
     path = zim_file(tmp_path / "isles.zim", indexed=indexed)
     async with web_tools(site, zim=str(path), wikipedia_url="http://127.0.0.1:9/") as web:
-        found = await web.data("wikipedia", query="Kelder")
-        assert rows(found["hits"])[0] == {
+        result = await web.data("wikipedia", query="Kelder")
+        assert rows(result["hits"])[0] == {
             "title": "Kelder Bridge",
             "snippet": "",
             "url": "zim://isles.zim/Kelder_Bridge",
         }
-        article = found["article"]
+        article = result["article"]
         assert isinstance(article, dict)
         assert "Anna Brook built it in 1821" in article["text"]
         by_title = await web.data("wikipedia", title="Anna Brook")
@@ -127,7 +127,7 @@ async def test_a_file_is_searched_and_read_without_a_network(
 async def test_a_file_that_can_not_be_used_is_refused_before_the_start(site: Site, tmp_path: Path) -> None:
     other = tmp_path / "other.zim"
     other.write_bytes(b"not a ZIM file" * 100)
-    for path, said in ((tmp_path / "none.zim", "there is no file"), (other, "is not a ZIM file")):
-        with pytest.raises(ConfigurationError, match=said):
+    for path, expected in ((tmp_path / "none.zim", "there is no file"), (other, "is not a ZIM file")):
+        with pytest.raises(ConfigurationError, match=expected):
             async with web_tools(site, zim=str(path)):
                 pass

@@ -19,10 +19,10 @@ class Planner:
         goal, house = self.game.goal, self.game.house
         things = [thing.name for thing in house.things.values() if thing.kind == goal.kind]
         if goal.task == "find":
-            self._take(things[0])
+            self._pick_up(things[0])
         elif goal.task == "examine":
-            self._take(things[0])
-            lamp = next(one for one in house.furniture.values() if one.able.lights)
+            self._pick_up(things[0])
+            lamp = next(piece for piece in house.furniture.values() if piece.able.lights)
             self._go(lamp)
             self._do(f"turn on {lamp.name}")
             self._do(f"examine {things[0]}")
@@ -31,16 +31,18 @@ class Planner:
 
     def _place_all(self, things: list[str]) -> None:
         goal, house = self.game.goal, self.game.house
-        targets = [one for one in house.furniture.values() if one.kind == goal.where]
+        targets = [piece for piece in house.furniture.values() if piece.kind == goal.where]
         # The furniture that holds most of them already.
-        target = max(targets, key=lambda one: sum(house.things[name].place == one.name for name in things))
+        target = max(
+            targets, key=lambda piece: sum(house.things[name].place == piece.name for name in things)
+        )
         if goal.number > 1:
             there = [name for name in things if house.things[name].place == target.name]
             things = [name for name in things if name not in there][: goal.number - len(there)]
         for thing in things[: goal.number]:
             if goal.state == "sliced":
-                self._take(next(one.name for one in house.things.values() if one.able.cuts))
-            self._take(thing)
+                self._pick_up(next(piece.name for piece in house.things.values() if piece.able.cuts))
+            self._pick_up(thing)
             self._prepare(house.things[thing])
             self._go(target)
             self._open(target.name)
@@ -49,25 +51,25 @@ class Planner:
     def _prepare(self, thing: Thing) -> None:
         state, house = self.game.goal.state, self.game.house
         if state == "sliced":
-            knife = next(one.name for one in house.carried() if one.able.cuts)
+            knife = next(piece.name for piece in house.carried() if piece.able.cuts)
             self._do(f"slice {thing.name} with {knife}")
         elif state:
-            device = next(one for one in house.furniture.values() if getattr(one.able, DEVICES[state]))
+            device = next(piece for piece in house.furniture.values() if getattr(piece.able, DEVICES[state]))
             self._go(device)
             self._do(f"{VERBS[state]} {thing.name} with {device.name}")
 
-    def _take(self, name: str) -> None:
+    def _pick_up(self, name: str) -> None:
         house = self.game.house
-        place = house.things[name].place
-        if place is None:
+        furniture = house.things[name].place
+        if furniture is None:
             return
-        self._go(house.furniture[place])
-        self._open(place)
-        self._do(f"take {name} from {place}")
+        self._go(house.furniture[furniture])
+        self._open(furniture)
+        self._do(f"take {name} from {furniture}")
 
-    def _open(self, place: str) -> None:
-        if not self.game.house.furniture[place].shows:
-            self._do(f"open {place}")
+    def _open(self, furniture: str) -> None:
+        if not self.game.house.furniture[furniture].shows:
+            self._do(f"open {furniture}")
 
     def _go(self, furniture: Furniture) -> None:
         for room in self._way(furniture.room):

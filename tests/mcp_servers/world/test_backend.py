@@ -59,13 +59,15 @@ def environments() -> None:
 
 
 @asynccontextmanager
-async def world(own: Mapping[str, object] | None = None, **given: object) -> AsyncGenerator[Live]:
+async def world(
+    session_settings: Mapping[str, object] | None = None, **world_settings: object
+) -> AsyncGenerator[Live]:
     """Session in a table with the world backend."""
     async with ToolTable(
-        [WorldBackend()], settings={"world": {"environments": EVERYTHING, **given}}
+        [WorldBackend()], settings={"world": {"environments": EVERYTHING, **world_settings}}
     ) as table:
-        asked = {"settings": {"world": dict(own)}} if own else {}
-        started = await table.call("session_start", asked)
+        arguments = {"settings": {"world": dict(session_settings)}} if session_settings else {}
+        started = await table.call("session_start", arguments)
         assert started.ok, started
         yield Live(table, str(started.data["session"]))
 
@@ -113,7 +115,7 @@ async def test_an_illegal_action_is_refused_and_changes_nothing(action: str) -> 
 
 @pytest.mark.promise("world:seed")
 async def test_without_a_seed_each_episode_uses_the_next_one() -> None:
-    async with world(own={"seed": 5, "task": "find"}) as live:
+    async with world(session_settings={"seed": 5, "task": "find"}) as live:
         assert (await live.data("world_state"))["seed"] == 5
         await live.data("world_reset")
         assert (await live.data("world_state"))["seed"] == 6
@@ -169,9 +171,9 @@ async def test_parent_forks_and_replays_agree_and_siblings_are_isolated(
     async with world() as live:
         parent = await begun(live)
         there = await play(parent, before)
-        one, other = await parent.fork(), await parent.fork()
-        assert await play(one, []) == there
-        mine_seen, others_seen = await play(one, mine), await play(other, others)
+        first, second = await parent.fork(), await parent.fork()
+        assert await play(first, []) == there
+        mine_seen, others_seen = await play(first, mine), await play(second, others)
         assert await play(parent, []) == there
         assert mine_seen == await play(await begun(live), [*before, *mine])
         assert others_seen == await play(await begun(live), [*before, *others])
@@ -297,12 +299,12 @@ async def test_a_missing_library_is_one_line_and_the_household_needs_none(
 
 @pytest.mark.promise("world:settings")
 @pytest.mark.parametrize(
-    ("given", "reason"),
+    ("invalid", "reason"),
     [({"seed": -1}, "seed"), ({"steps": 0}, "steps"), ({"environmnts": []}, "environmnts")],
 )
-def test_invalid_settings_are_refused_in_one_line(given: dict[str, object], reason: str) -> None:
+def test_invalid_settings_are_refused_in_one_line(invalid: dict[str, object], reason: str) -> None:
     with pytest.raises(ConfigurationError) as refusal:
-        WorldBackend().check(given)
+        WorldBackend().check(invalid)
     assert reason in str(refusal.value)
     assert "\n" not in str(refusal.value)
 

@@ -91,16 +91,16 @@ def test_parent_fork_and_replay_agree_and_siblings_are_isolated(
     seed: int, before: list[int], mine: list[int], others: list[int]
 ) -> None:
     parent = played(seed, before)
-    one, other = parent.copy(), parent.copy()
-    assert one.digest() == other.digest() == parent.digest() == played(seed, before).digest()
-    for game, choices in ((one, mine), (other, others)):
+    first, second = parent.copy(), parent.copy()
+    assert first.digest() == second.digest() == parent.digest() == played(seed, before).digest()
+    for game, choices in ((first, mine), (second, others)):
         for choice in choices:
             if actions := game.actions():
                 game.act(actions[choice % len(actions)])
     assert parent.digest() == played(seed, before).digest()
-    assert one.digest() == played(seed, [*before, *mine]).digest()
-    assert other.digest() == played(seed, [*before, *others]).digest()
-    assert (one.tell(), one.actions()) == (
+    assert first.digest() == played(seed, [*before, *mine]).digest()
+    assert second.digest() == played(seed, [*before, *others]).digest()
+    assert (first.tell(), first.actions()) == (
         played(seed, [*before, *mine]).tell(),
         played(seed, [*before, *mine]).actions(),
     )
@@ -113,13 +113,13 @@ def test_the_content_of_closed_or_distant_furniture_is_hidden() -> None:
         front = game.house.front()
         assert front is None
         assert not any(name in game.tell() for name in game.house.things)
-        closed = [one for one in game.house.here() if not one.shows and game.house.lying(one.name)]
-        for one in closed[:1]:
-            game.act(f"go to {one.name}")
-            hidden = game.house.lying(one.name)
-            if one.able.opens:
+        closed = [piece for piece in game.house.here() if not piece.shows and game.house.lying(piece.name)]
+        for piece in closed[:1]:
+            game.act(f"go to {piece.name}")
+            hidden = game.house.lying(piece.name)
+            if piece.able.opens:
                 assert "It is closed" in game.tell()
-                game.act(f"open {one.name}")
+                game.act(f"open {piece.name}")
                 assert all(thing.name in game.tell() for thing in hidden)
 
 

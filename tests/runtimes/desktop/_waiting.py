@@ -16,9 +16,9 @@ async def eventually(look: Callable[[], Awaitable[T | None]], seconds: float = 9
     """Return the result of `look` once it is true."""
     with anyio.fail_after(seconds):
         while True:
-            found = await look()
-            if found:
-                return found
+            result = await look()
+            if result:
+                return result
             await anyio.sleep(0.05)
 
 
@@ -41,7 +41,7 @@ async def window(machine: Machine, title: str) -> Window:
 
     async def look() -> Window | None:
         there = await machine.windows()
-        return next((one for one in there if one.title == title and one.focused), None)
+        return next((window for window in there if window.title == title and window.focused), None)
 
     return await eventually(look)
 

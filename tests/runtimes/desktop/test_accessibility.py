@@ -14,11 +14,11 @@ async def test_a_dialog_lists_its_fields_and_buttons_with_their_positions(deskto
     await launch(desktop, 'zenity --entry --title Name --text "Your name" > answer.txt')
     await window(desktop, "Name")
 
-    async def told() -> str | None:
+    async def tree_with_button() -> str | None:
         tree = await desktop.accessibility()
         return tree if "OK" in tree else None
 
-    tree = await eventually(told)
+    tree = await eventually(tree_with_button)
     lines = [line.strip() for line in tree.splitlines()]
     assert lines[0] == 'application "zenity"'
     assert any(line.startswith('label "Your name" [') for line in lines)

@@ -91,7 +91,7 @@ async def test_windows_are_listed_topmost_last_and_a_title_bar_moves_its_window(
     await window(desktop, "under")
     await launch(desktop, "xev -name over -geometry 200x100+400+300")
     over = await window(desktop, "over")
-    assert [one.title for one in await desktop.windows()] == ["under", "over"]
+    assert [entry.title for entry in await desktop.windows()] == ["under", "over"]
     assert (over.application, over.width, over.height) == ("", 200, 100) or over.application
     bar = over.y - 10
     await desktop.move(over.x + 60, bar)
@@ -113,7 +113,7 @@ async def test_windows_are_listed_topmost_last_and_a_title_bar_moves_its_window(
 
 
 async def moved_to(desktop: Desktop, x: int, y: int) -> bool:
-    return any((one.x, one.y) == (x, y) for one in await desktop.windows())
+    return any((entry.x, entry.y) == (x, y) for entry in await desktop.windows())
 
 
 @pytest.mark.promise("desktop:programs")

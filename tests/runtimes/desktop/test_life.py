@@ -194,7 +194,7 @@ class Slow(Liar):
         super().__init__()
         self.questions = 0
         self.takes = anyio.Event()
-        self.said, self._heard = anyio.create_memory_object_stream[bytes](9)
+        self.answers, self._heard = anyio.create_memory_object_stream[bytes](9)
 
     async def send(self, data: bytes) -> None:
         self.questions += 1
@@ -206,7 +206,7 @@ class Slow(Liar):
             yield "stdout", piece
 
     def close(self) -> None:
-        self.said.close()
+        self.answers.close()
         self._heard.close()
 
 
@@ -226,11 +226,11 @@ async def test_a_request_that_is_still_being_sent_delays_no_other_answer() -> No
                 group.start_soon(ask, op)
                 await anyio.wait_all_tasks_blocked()
             for number in (1, 3):
-                await stream.said.send(pack_frame(pack({"id": number})))
+                await stream.answers.send(pack_frame(pack({"id": number})))
                 await anyio.wait_all_tasks_blocked()
             assert answered == ["first", "third"]
             stream.takes.set()
-            await stream.said.send(pack_frame(pack({"id": 2})))
+            await stream.answers.send(pack_frame(pack({"id": 2})))
     assert answered == ["first", "third", "second"]
     stream.close()
 

@@ -34,7 +34,7 @@ class SlowEngine:
 
     def __init__(self) -> None:
         self.containers: set[str] = set()
-        self.asked = anyio.Event()
+        self.requested = anyio.Event()
         self.released = anyio.Event()
         self.idle = anyio.Event()
 
@@ -54,7 +54,7 @@ class SlowEngine:
         return web.Response(status=204)
 
     async def _create(self, name: str) -> web.Response:
-        self.asked.set()
+        self.requested.set()
         await self.released.wait()
         self.containers.add(name)
         self.idle.set()
@@ -73,7 +73,9 @@ async def slow_engine(tmp_path: Path) -> AsyncIterator[SlowEngine]:
     await runner.cleanup()
 
 
-async def start_and_cancel(launcher: ContainerLauncher, asked: anyio.Event, released: anyio.Event) -> None:
+async def start_and_cancel(
+    launcher: ContainerLauncher, requested: anyio.Event, released: anyio.Event
+) -> None:
     """Cancel a start while its request is in flight, and complete the request afterwards."""
 
     async def start() -> None:
@@ -87,7 +89,7 @@ async def start_and_cancel(launcher: ContainerLauncher, asked: anyio.Event, rele
     with anyio.fail_after(60):
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(start)
-            await asked.wait()
+            await requested.wait()
             tasks.cancel_scope.cancel()
             with anyio.CancelScope(shield=True):
                 # Enough iterations of the event loop for every request of the cancelled task to be answered.
@@ -101,7 +103,7 @@ async def test_a_container_that_the_engine_creates_after_the_start_was_cancelled
 ) -> None:
     launcher = EngineLauncher(ContainerOptions(socket=tmp_path / "engine", image="image"))
     await launcher.open(str(tmp_path), "realm", lambda _: True)
-    await start_and_cancel(launcher, slow_engine.asked, slow_engine.released)
+    await start_and_cancel(launcher, slow_engine.requested, slow_engine.released)
     with anyio.fail_after(60):
         await slow_engine.idle.wait()
     assert slow_engine.containers == set()

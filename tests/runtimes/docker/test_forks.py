@@ -56,19 +56,19 @@ async def replay(runtime: DockerRuntime, steps: list[str]) -> str:
 
 @pytest.mark.promise("docker:fork:exact")
 @settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-@given(before=STEPS, one=STEPS, other=STEPS)
+@given(before=STEPS, parent_steps=STEPS, fork_steps=STEPS)
 async def test_parent_and_fork_continue_as_replays_from_the_start_would(
-    stocked: DockerRuntime, before: list[str], one: list[str], other: list[str]
+    stocked: DockerRuntime, before: list[str], parent_steps: list[str], fork_steps: list[str]
 ) -> None:
     parent = await stocked.start(STOCK)
     await take(parent, before)
     fork = (await parent.fork()).instance
-    await take(parent, one)
-    await take(fork, other)
+    await take(parent, parent_steps)
+    await take(fork, fork_steps)
     seen = [(await instance.run("bash", STATE)).stdout for instance in (parent, fork)]
     await parent.stop()
     await fork.stop()
-    assert seen == [await replay(stocked, before + one), await replay(stocked, before + other)]
+    assert seen == [await replay(stocked, before + parent_steps), await replay(stocked, before + fork_steps)]
 
 
 @pytest.mark.promise("docker:fork:left")
@@ -144,8 +144,8 @@ async def test_files_are_saved_and_restored(runtime: DockerRuntime) -> None:
     other = await runtime.start()
     await other.restore(saved)
     assert await other.read("file") == b"one\n"
-    for one in (instance, other):
-        await one.stop()
+    for started in (instance, other):
+        await started.stop()
 
 
 @pytest.mark.promise("docker:snapshots")

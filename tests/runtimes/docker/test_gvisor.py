@@ -64,7 +64,7 @@ async def test_sessions_commands_and_files_work(instance: Instance) -> None:
     assert await instance.read("a/data", offset=5, length=3) == data[5:8]
     await instance.write("a/data", b"more", append=True)
     assert (await instance.stat("a/data")).size == len(data) + 4
-    assert [one.path for one in await instance.list("a")] == ["/home/agent/a/data"]
+    assert [entry.path for entry in await instance.list("a")] == ["/home/agent/a/data"]
     await instance.remove("a", recursive=True)
     with pytest.raises(FileNotFoundError):
         await instance.read("a/data")

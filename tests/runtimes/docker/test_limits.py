@@ -13,7 +13,7 @@ _ALWAYS = (
     "python: memory",
     "bash: memory of a child",
 )
-CHOSEN = [one for one in EXCESSES if one.name in _PLAIN or key(one) in _ALWAYS]
+CHOSEN = [excess for excess in EXCESSES if excess.name in _PLAIN or key(excess) in _ALWAYS]
 
 
 @pytest.mark.promise("docker:limits")
@@ -23,7 +23,7 @@ async def test_exceeding_a_limit_is_a_typed_outcome(docker: DockerRuntime, exces
 
 
 @pytest.mark.promise("docker:limits")
-@pytest.mark.parametrize("excess", [one for one in CHOSEN if key(one) in _ALWAYS], ids=key)
+@pytest.mark.parametrize("excess", [excess for excess in CHOSEN if key(excess) in _ALWAYS], ids=key)
 async def test_exceeding_a_limit_without_an_engine_is_a_typed_outcome(
     runc: DockerRuntime, excess: Excess
 ) -> None:

@@ -32,8 +32,8 @@ def groups(word: str) -> list[str]:
 
 def sleepers() -> list[int]:
     """Return the processes that the doomed server's sessions left running."""
-    found = psutil.process_iter(["pid", "cmdline"])
-    return [one.pid for one in found if one.info["cmdline"] == ["sleep", "47110"]]
+    processes = psutil.process_iter(["pid", "cmdline"])
+    return [process.pid for process in processes if process.info["cmdline"] == ["sleep", "47110"]]
 
 
 @pytest.mark.promise("docker:orphans")
@@ -108,5 +108,5 @@ async def test_leaving_ends_everything_also_while_some_are_being_started(
             tasks.cancel_scope.cancel()
     assert os.listdir(top) == []
     assert engine.docker("ps", "--all", "--quiet", "--filter", f"label={OWNER}") == ""
-    assert [one for name in names for one in groups(name)] == []
+    assert [group for name in names for group in groups(name)] == []
     assert not runtime.alive

@@ -67,11 +67,11 @@ def _watch() -> int:
 
 
 def _trusted_descriptors(pid: int) -> int:
-    found = 0
+    count = 0
     for name in os.listdir(f"/proc/{pid}/fd"):
         kind = stat.S_IFMT(os.stat(f"/proc/{pid}/fd/{name}").st_mode)
-        found += int(name) not in (0, 1, 2, *_CONTROL) and kind in (stat.S_IFSOCK, stat.S_IFDIR)
-    return found
+        count += int(name) not in (0, 1, 2, *_CONTROL) and kind in (stat.S_IFSOCK, stat.S_IFDIR)
+    return count
 
 
 class Observer:

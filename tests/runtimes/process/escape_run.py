@@ -164,43 +164,47 @@ def scan(pid, letters):
 
 async def _heap(runtime: Runtime) -> str:
     """Data sent to one sandbox is not in the memory that another starts with."""
-    told = await runtime.start(InstanceSpec(env={"TOLD": _HEAP}))
+    trusting = await runtime.start(InstanceSpec(env={"TOLD": _HEAP}))
     letters = list(_HEAP)
-    own = await told.run("python", f"{SCAN}\nword = os.environ['TOLD']\nscan('self', {letters!r})")
-    await told.run("bash", "echo $TOLD")
-    await told.exec(["true", _HEAP])
+    in_own_memory = await trusting.run(
+        "python", f"{SCAN}\nword = os.environ['TOLD']\nscan('self', {letters!r})"
+    )
+    await trusting.run("bash", "echo $TOLD")
+    await trusting.exec(["true", _HEAP])
     other = await runtime.start()
     session = await other.run("python", f"{SCAN}\nscan('self', {letters!r})")
     await other.write("scan.py", f"{SCAN}\nprint(scan(os.getppid(), {letters!r}))".encode())
     command = await other.exec([sys.executable, "scan.py"])
     supervisor = command.stdout.decode() or command.stderr.decode().splitlines()[-1].split(":")[0]
-    return f"own: {own.value}, session: {session.value}, supervisor: {supervisor.strip()}"
+    return f"own: {in_own_memory.value}, session: {session.value}, supervisor: {supervisor.strip()}"
 
 
 async def _neighbour(runtime: Runtime) -> str:
     """Another sandbox's files, shared memory, loopback and processes are invisible."""
-    one, two = await runtime.start(), await runtime.start()
-    await one.run(
+    first, second = await runtime.start(), await runtime.start()
+    await first.run(
         "bash",
         "echo s > ~/neighbour-secret; echo s > /dev/shm/neighbour-secret; echo s > /tmp/neighbour-secret",
     )
-    await one.run("python", "import socket; server = socket.create_server(('127.0.0.1', 4711))")
-    await two.run("bash", "touch ~/own-file")
+    await first.run("python", "import socket; server = socket.create_server(('127.0.0.1', 4711))")
+    await second.run("bash", "touch ~/own-file")
     # Skips the shared read-only trees, which are large.
-    found = await two.run(
+    visible = await second.run(
         "bash",
         "find / /home/agent /dev /dev/shm -xdev -name neighbour-secret -o -name own-file 2>/dev/null | sort -u",
     )
-    port = await two.run("bash", "echo > /dev/tcp/127.0.0.1/4711")
-    processes = await two.run("bash", "cat /proc/[0-9]*/environ | tr '\\0' '\\n' | grep -c AGENTFLOW_ESCAPE")
-    return f"{found.stdout.strip()} {port.exit_code} {processes.stdout.strip()}"
+    port = await second.run("bash", "echo > /dev/tcp/127.0.0.1/4711")
+    processes = await second.run(
+        "bash", "cat /proc/[0-9]*/environ | tr '\\0' '\\n' | grep -c AGENTFLOW_ESCAPE"
+    )
+    return f"{visible.stdout.strip()} {port.exit_code} {processes.stdout.strip()}"
 
 
 async def _devices(runtime: Runtime) -> str:
     """The shared devices can't carry data between sandboxes."""
-    one, two = await runtime.start(), await runtime.start()
-    await one.run("bash", "touch /dev/note; rm -f /dev/stdin /dev/fd; ln -s / /dev/way; echo x > /dev/null")
-    return (await two.run("bash", "ls /dev | wc -l")).stdout.strip()
+    first, second = await runtime.start(), await runtime.start()
+    await first.run("bash", "touch /dev/note; rm -f /dev/stdin /dev/fd; ln -s / /dev/way; echo x > /dev/null")
+    return (await second.run("bash", "ls /dev | wc -l")).stdout.strip()
 
 
 async def _files_of_processes(runtime: Runtime) -> str:
@@ -226,19 +230,19 @@ async def _files_of_processes(runtime: Runtime) -> str:
 async def _random(runtime: Runtime) -> str:
     """Sessions forked from one interpreter draw different random numbers."""
     draw = "import random, numpy, uuid\n(random.random(), numpy.random.rand(), uuid.uuid4())"
-    one, two = [(await (await runtime.start()).run("python", draw)).value for _ in range(2)]
-    return str(one is not None and one != two)
+    first, second = [(await (await runtime.start()).run("python", draw)).value for _ in range(2)]
+    return str(first is not None and first != second)
 
 
 async def _poison(runtime: Runtime) -> str:
     """Changes that a session makes to its modules are invisible to the next."""
-    one = await runtime.start()
-    await one.run(
+    first = await runtime.start()
+    await first.run(
         "python",
         "import sys, json, os\njson.loads = None\nsys.modules['poison'] = sys\nos.environ['POISON'] = '1'",
     )
-    two = await runtime.start()
-    seen = await two.run(
+    second = await runtime.start()
+    seen = await second.run(
         "python", "import sys, json, os\njson.loads('1'), 'poison' in sys.modules, 'POISON' in os.environ"
     )
     return str(seen.value)
@@ -246,14 +250,14 @@ async def _poison(runtime: Runtime) -> str:
 
 async def _group_kill(runtime: Runtime) -> str:
     """`kill(-1)` ends only the sandbox's own processes."""
-    one, two = await runtime.start(), await runtime.start()
-    await two.run("python", "x = 1")
-    killed = await one.run(
+    first, second = await runtime.start(), await runtime.start()
+    await second.run("python", "x = 1")
+    killed = await first.run(
         "python",
         "import contextlib, os\nwith contextlib.suppress(OSError):\n    os.kill(-1, 9)\nos.kill(os.getpid(), 9)",
     )
-    again = await one.run("python", "2")
-    return f"{killed.outcome} {again.value} {(await two.run('python', 'x')).value}"
+    again = await first.run("python", "2")
+    return f"{killed.outcome} {again.value} {(await second.run('python', 'x')).value}"
 
 
 PROBES = {

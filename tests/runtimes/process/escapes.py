@@ -158,21 +158,21 @@ def _in_words(errors: str) -> str:
 
 
 def _files() -> list[Attempt]:
-    found: list[Attempt] = []
+    attempts: list[Attempt] = []
     for path, errors in _UNREADABLE.items():
         outside = "done" if path == "$MARKER" else None
-        found += [
+        attempts += [
             Attempt(name=f"read {path}", language="python", code=f"attempt(lambda: open('{path}', 'rb').read(64))", seen=f"'({errors})'", outside=outside and f"'{outside}'"),
             Attempt(name=f"read {path}", language="bash", code=f"head -c 64 '{path}'", seen=f".*({_in_words(errors)})", outside=outside and "host secret"),
         ]  # fmt: skip
     for path in _UNWRITABLE:
         errors = "EACCES|EROFS|ENOENT"
         outside = "'done'" if path.startswith("$HOST_FOLDER") else None
-        found += [
+        attempts += [
             Attempt(name=f"write {path}", language="python", code=f"attempt(lambda: open('{path}', 'xb').close())", seen=f"'({errors})'", outside=outside),
             Attempt(name=f"write {path}", language="bash", code=f"echo x >> '{path}'", seen=f".*({_in_words(errors)})", outside=outside and ""),
         ]  # fmt: skip
-    return found
+    return attempts
 
 
 def _python(**attempts: tuple[str, str]) -> list[Attempt]:

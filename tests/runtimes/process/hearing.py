@@ -10,13 +10,13 @@ class Ear:
 
     def __init__(self, word: bytes) -> None:
         self._word = word
-        self.said = b""
+        self.output = b""
         """All output so far, both streams in order of arrival."""
         self.heard = anyio.Event()
         """Set when the word has arrived."""
 
     def __call__(self, name: Literal["stdout", "stderr"], data: bytes) -> None:
         """Receive a piece of output."""
-        self.said += data
-        if self._word in self.said:
+        self.output += data
+        if self._word in self.output:
             self.heard.set()

@@ -100,7 +100,7 @@ class InstanceEnvironment(SandboxEnvironment):
 
 async def failures(runtime: Runtime) -> dict[str, str]:
     """Run all checks; return the failed ones with their errors."""
-    found: dict[str, str] = {}
+    errors: dict[str, str] = {}
     turns = anyio.CapacityLimiter(_AT_ONCE)
 
     async def run(name: str, check: Check) -> None:
@@ -110,13 +110,13 @@ async def failures(runtime: Runtime) -> dict[str, str]:
                 await check(InstanceEnvironment(instance))
             except Exception as error:
                 # The checks belong to another project: any exception is a failure.
-                found[name] = repr(error)
+                errors[name] = repr(error)
             await instance.stop()
 
     async with anyio.create_task_group() as tasks:
         for name, check in CHECKS.items():
             tasks.start_soon(run, name, check)
-    return found
+    return errors
 
 
 async def main() -> None:

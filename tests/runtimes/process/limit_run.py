@@ -123,12 +123,12 @@ async def _started(runtime: Runtime, limits: Limits) -> AsyncGenerator[Instance]
         await instance.stop()
 
 
-async def _left(instance: Instance, own: int) -> int:
+async def _left(instance: Instance, expected: int) -> int:
     """Return the number of processes left, after a wait: exiting takes time on a busy machine."""
     left = 1
     with anyio.move_on_after(_PATIENCE):
         while left > 0:
-            left = (await instance.usage()).processes - own
+            left = (await instance.usage()).processes - expected
     return left
 
 
@@ -174,13 +174,13 @@ async def run() -> dict[str, dict[str, object]]:
     # Without idle priority, so that short limits are exceeded by the code under test even while other tests run.
     async with ProcessRuntime(preload=(), idle=False) as runtime:
 
-        async def one(excess: Excess) -> None:
+        async def exceed(excess: Excess) -> None:
             async with at_once:
                 observed[key(excess)] = asdict(await observe(runtime, excess))
 
         async with anyio.create_task_group() as tasks:
             for excess in EXCESSES:
-                tasks.start_soon(one, excess)
+                tasks.start_soon(exceed, excess)
     return observed
 
 

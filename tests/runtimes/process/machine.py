@@ -128,24 +128,24 @@ def holdings(trusted: Trusted) -> Holdings:
     """Return everything that the runtime and this process hold now."""
     # Garbage does not count.
     gc.collect()
-    own = {
+    helpers = {
         "server": os.getpid(),
         "host_monitor": trusted.host_monitor,
         "mount_helper": trusted.mount_helper,
         "sandbox_init": trusted.sandbox_init,
     }
-    own |= {
+    helpers |= {
         "zygote_starter": trusted.zygote_starter,
         "zygote": trusted.zygote,
         "kill_helper": trusted.kill_helper,
     }
-    everything = [*own.values(), *trusted.sandboxed()]
+    everything = [*helpers.values(), *trusted.sandboxed()]
     namespaces = {os.readlink(f"/proc/{pid}/ns/{kind}") for pid in everything for kind in _KINDS}
-    namespaces |= {link for pid in own.values() for link in _links(pid) if link.split(":")[0] in _KINDS}
+    namespaces |= {link for pid in helpers.values() for link in _links(pid) if link.split(":")[0] in _KINDS}
     return Holdings(
         sorted(trusted.sandboxed()),
-        {name: len(_links(pid)) for name, pid in own.items()},
-        {name: read(f"/proc/{pid}/mountinfo").count("\n") for name, pid in own.items()},
+        {name: len(_links(pid)) for name, pid in helpers.items()},
+        {name: read(f"/proc/{pid}/mountinfo").count("\n") for name, pid in helpers.items()},
         sorted(folder for group in trusted.groups() for folder in group.rglob("*") if folder.is_dir()),
         namespaces,
         sorted(trusted.folder.rglob("*")),
@@ -153,13 +153,13 @@ def holdings(trusted: Trusted) -> Holdings:
 
 
 def _links(pid: int) -> list[str]:
-    found: list[str] = []
+    links: list[str] = []
     for name in os.listdir(f"/proc/{pid}/fd"):
         try:
-            found.append(os.readlink(f"/proc/{pid}/fd/{name}"))
+            links.append(os.readlink(f"/proc/{pid}/fd/{name}"))
         except FileNotFoundError:
             continue
-    return found
+    return links
 
 
 async def ended(pid: int) -> None:

@@ -41,12 +41,12 @@ async def _use_as_root(first: Instance, second: Instance) -> object:
     seen: object = None
     async with anyio.create_task_group() as tasks:
 
-        async def hold() -> None:
+        async def occupy() -> None:
             await first.exec(
                 [sys.executable, "-c", f"{take}import time; time.sleep(1000)"], user="root", on_output=ear
             )
 
-        tasks.start_soon(hold)
+        tasks.start_soon(occupy)
         await ear.heard.wait()
         seen = json.loads((await second.exec([sys.executable, "-c", take], user="root")).stdout)
         tasks.cancel_scope.cancel()
@@ -58,18 +58,18 @@ async def run() -> dict[str, object]:
     spec = InstanceSpec(limits=Limits(wall_seconds=60))
     async with ProcessRuntime(preload=(), idle=False) as runtime:
         first, second = await runtime.start(spec), await runtime.start(spec)
-        found: dict[str, object] = {"first": await _use(first)}
+        report: dict[str, object] = {"first": await _use(first)}
         host = await anyio.run_process([sys.executable, "-c", _ONE])
-        found["host"] = json.loads(host.stdout)
-        found["second"] = await _use(second)
+        report["host"] = json.loads(host.stdout)
+        report["second"] = await _use(second)
         limits = await second.run(
             "python",
             "[resource.getrlimit(k)[1] for k in (resource.RLIMIT_MEMLOCK, resource.RLIMIT_MSGQUEUE)]",
         )
-        found["limits"] = json.loads(limits.value or "null")
+        report["limits"] = json.loads(limits.value or "null")
         if runtime.capabilities.root:
-            found["root of the second"] = await _use_as_root(first, second)
-        return found
+            report["root of the second"] = await _use_as_root(first, second)
+        return report
 
 
 def main() -> None:

@@ -17,15 +17,15 @@ class CgroupFiles:
 
     def __init__(self, root: Path, pids: list[int]) -> None:
         self.root = root
-        self.own = root / "slice" / "delegated"
-        self.own.mkdir(parents=True)
-        self._members = {self.own: [str(pid) for pid in pids]}
+        self.server_folder = root / "slice" / "delegated"
+        self.server_folder.mkdir(parents=True)
+        self._members = {self.server_folder: [str(pid) for pid in pids]}
         self._show()
 
     def write(self, path: str, text: str) -> None:
         """Write to a file as the kernel does."""
         folder, name = Path(path).parent, Path(path).name
-        if not folder.is_relative_to(self.own):
+        if not folder.is_relative_to(self.server_folder):
             raise PermissionError(errno.EACCES, path)
         if name == "cgroup.procs":
             for members in self._members.values():
@@ -61,10 +61,10 @@ def test_a_server_alone_in_a_delegated_cgroup_moves_below_it(
     pids = [os.getppid(), os.getpid()]
     files = CgroupFiles(tmp_path, pids)
     monkeypatch.setattr(_cgroups, "_write", files.write)
-    assert _cgroups.parent_for_servers(str(files.own), str(tmp_path)) == str(files.own)
-    assert files.members(files.own / "agentflow.server") == [str(pid) for pid in pids]
+    assert _cgroups.parent_for_servers(str(files.server_folder), str(tmp_path)) == str(files.server_folder)
+    assert files.members(files.server_folder / "agentflow.server") == [str(pid) for pid in pids]
     # The next server starts in the inner one and uses the same.
-    assert _cgroups.parent_for_servers(str(files.own), str(tmp_path)) == str(files.own)
+    assert _cgroups.parent_for_servers(str(files.server_folder), str(tmp_path)) == str(files.server_folder)
 
 
 @pytest.mark.promise("containment:fair")
@@ -72,5 +72,5 @@ def test_processes_of_other_programs_are_not_moved(tmp_path: Path, monkeypatch: 
     with stranger() as pid:
         files = CgroupFiles(tmp_path, [os.getpid(), pid])
         monkeypatch.setattr(_cgroups, "_write", files.write)
-        assert _cgroups.parent_for_servers(str(files.own), str(tmp_path)) is None
-        assert files.members(files.own) == [str(os.getpid()), str(pid)]
+        assert _cgroups.parent_for_servers(str(files.server_folder), str(tmp_path)) is None
+        assert files.members(files.server_folder) == [str(os.getpid()), str(pid)]

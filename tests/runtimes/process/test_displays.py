@@ -94,9 +94,9 @@ def test_a_data_frame_is_a_structured_table(session: EvaluatorSession) -> None:
 
 def test_a_labelled_index_comes_first(session: EvaluatorSession) -> None:
     session.run("import pandas as pd\ns = pd.Series([1, 2], index=['a', 'b'], name='n')")
-    found = table(session.run("s"))
-    assert found["columns"] == [{"name": "index", "dtype": "str"}, {"name": "n", "dtype": "int64"}]
-    assert found["rows"] == [["a", 1], ["b", 2]]
+    labelled = table(session.run("s"))
+    assert labelled["columns"] == [{"name": "index", "dtype": "str"}, {"name": "n", "dtype": "int64"}]
+    assert labelled["rows"] == [["a", 1], ["b", 2]]
     grouped = table(
         session.run("pd.DataFrame({'k': [1, 1], 'j': [2, 3], 'v': [4, 5]}).groupby(['k', 'j']).sum()")
     )
@@ -104,10 +104,10 @@ def test_a_labelled_index_comes_first(session: EvaluatorSession) -> None:
 
 
 def test_a_big_table_is_bounded_and_reports_its_size(session: EvaluatorSession) -> None:
-    found = table(session.run("import pandas as pd\npd.DataFrame({i: range(10**5) for i in range(300)})"))
-    rows = cast("list[list[int]]", found["rows"])
+    big = table(session.run("import pandas as pd\npd.DataFrame({i: range(10**5) for i in range(300)})"))
+    rows = cast("list[list[int]]", big["rows"])
     assert (len(rows), len(rows[0])) == (200, 200)
-    assert (found["total_rows"], found["total_columns"]) == (100_000, 300)
+    assert (big["total_rows"], big["total_columns"]) == (100_000, 300)
 
 
 def test_arrow_tables_and_duckdb_relations_are_tables(session: EvaluatorSession) -> None:
@@ -163,16 +163,16 @@ def test_variables_are_listed_without_running_their_code(session: EvaluatorSessi
     (shown,) = session.run("import _agentflow_session\n_agentflow_session.show_variables()").displays
     assert shown.mime == VARIABLES
     listed = cast("list[dict[str, str]]", json.loads(shown.data))
-    found = {entry["name"]: (entry["type"], entry["summary"]) for entry in listed}
-    assert "_hidden" not in found
-    assert list(found) == sorted(found)
-    assert found["a"] == ("int", "1")
-    assert found["lst"] == ("list", "3 items: 1, 2, 3")
-    assert found["loud"] == ("__main__.Loud", "")
-    assert found["arr"] == ("numpy.ndarray", "shape (3, 4), float64")
-    assert found["df"][1] == "1 rows × 1 columns: c"
-    assert found["f"] == ("function", "(x, *, y=1)")
-    assert len(found["text"][1]) < 400
+    described = {entry["name"]: (entry["type"], entry["summary"]) for entry in listed}
+    assert "_hidden" not in described
+    assert list(described) == sorted(described)
+    assert described["a"] == ("int", "1")
+    assert described["lst"] == ("list", "3 items: 1, 2, 3")
+    assert described["loud"] == ("__main__.Loud", "")
+    assert described["arr"] == ("numpy.ndarray", "shape (3, 4), float64")
+    assert described["df"][1] == "1 rows × 1 columns: c"
+    assert described["f"] == ("function", "(x, *, y=1)")
+    assert len(described["text"][1]) < 400
 
 
 @pytest.mark.promise("code:sql:files-and-frames")

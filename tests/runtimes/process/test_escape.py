@@ -48,5 +48,5 @@ def test_the_host_is_unchanged(users: Users, kind: Kind) -> None:
 
 @pytest.mark.promise("containment:users")
 def test_each_kind_of_user_was_tried(users: Users) -> None:
-    found = [bool(of_report(users, kind, "single_user")) for kind in KINDS[1:]]
-    assert found == [False, True]
+    single_users = [bool(of_report(users, kind, "single_user")) for kind in KINDS[1:]]
+    assert single_users == [False, True]

@@ -101,10 +101,10 @@ def test_frames_of_the_runtime_between_user_frames_are_omitted(session: Evaluato
 
 def test_chained_and_grouped_exceptions_are_reported_completely(session: EvaluatorSession) -> None:
     source = "try:\n    {}['k']\nexcept KeyError as cause:\n    raise ExceptionGroup('both', [ValueError(1)]) from cause"
-    told = session.run(source).failure["traceback"]
-    assert "KeyError: 'k'" in told
-    assert "direct cause" in told
-    assert "ValueError: 1" in told
+    traceback = session.run(source).failure["traceback"]
+    assert "KeyError: 'k'" in traceback
+    assert "direct cause" in traceback
+    assert "ValueError: 1" in traceback
 
 
 @pytest.mark.parametrize(

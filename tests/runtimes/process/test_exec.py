@@ -41,8 +41,8 @@ async def running(instance: Instance, word: str) -> int:
     )
     script += "  try: n += sys.argv[1].encode() in open(f'/proc/{p}/cmdline', 'rb').read()\n"
     script += "  except OSError: pass\nprint(n)"
-    found = await instance.exec(["python3", "-c", script, word])
-    return int(found.stdout)
+    result = await instance.exec(["python3", "-c", script, word])
+    return int(result.stdout)
 
 
 # -- input and environment ----------------------------------------------------------------------------
@@ -76,15 +76,15 @@ async def test_a_command_need_not_read_its_input(instance: Instance) -> None:
 async def test_output_is_streamed_as_it_arrives(instance: Instance) -> None:
     ear = Ear(b"two")
     result = await instance.exec(["sh", "-c", "echo one; echo two >&2; echo three"], on_output=ear)
-    assert sorted(ear.said.split()) == [b"one", b"three", b"two"]
+    assert sorted(ear.output.split()) == [b"one", b"three", b"two"]
     assert (result.stdout, result.stderr) == (b"one\nthree\n", b"two\n")
 
 
 @pytest.mark.promise("instances:exec:folder")
 async def test_a_command_starts_in_the_workspace_or_in_the_given_folder(instance: Instance) -> None:
     await instance.make_directory("deep/er")
-    for cwd, place in ((None, b"/home/agent\n"), ("deep/er", b"/home/agent/deep/er\n"), ("/tmp", b"/tmp\n")):
-        assert (await instance.exec(["pwd"], cwd=cwd)).stdout == place
+    for cwd, output in ((None, b"/home/agent\n"), ("deep/er", b"/home/agent/deep/er\n"), ("/tmp", b"/tmp\n")):
+        assert (await instance.exec(["pwd"], cwd=cwd)).stdout == output
 
 
 @pytest.mark.promise("instances:exec:folder")
@@ -169,7 +169,7 @@ async def test_the_status_is_the_commands_own_or_names_the_signal(
 
 @pytest.mark.promise("instances:exec:missing")
 @pytest.mark.parametrize(
-    ("program", "code", "said"),
+    ("program", "code", "message"),
     [
         ("missing-program", 127, b"missing-program: No such file or directory\n"),
         ("/etc/passwd", 126, b"/etc/passwd: Permission denied\n"),
@@ -177,10 +177,10 @@ async def test_the_status_is_the_commands_own_or_names_the_signal(
     ],
 )
 async def test_a_program_that_cannot_be_run_is_reported_as_a_shell_would(
-    instance: Instance, program: str, code: int, said: bytes
+    instance: Instance, program: str, code: int, message: bytes
 ) -> None:
     result = await instance.exec([program])
-    assert (result.outcome, result.exit_code, result.stderr) == (Outcome.OK, code, said)
+    assert (result.outcome, result.exit_code, result.stderr) == (Outcome.OK, code, message)
 
 
 @pytest.mark.promise("instances:exec:leftovers")
@@ -242,12 +242,12 @@ async def test_commands_run_concurrently(instance: Instance) -> None:
     await instance.exec(["mkfifo", "here", "there"])
     results: list[bytes] = []
 
-    async def one(script: str) -> None:
+    async def run_script(script: str) -> None:
         results.append((await shell(instance, script)).stdout)
 
     async with anyio.create_task_group() as tasks:
-        tasks.start_soon(one, "echo ping > here; cat there")
-        tasks.start_soon(one, "cat here; echo pong > there")
+        tasks.start_soon(run_script, "echo ping > here; cat there")
+        tasks.start_soon(run_script, "cat here; echo pong > there")
     assert sorted(results) == [b"ping\n", b"pong\n"]
 
 

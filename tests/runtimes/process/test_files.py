@@ -96,8 +96,8 @@ async def test_files_belong_to_the_sandbox_user_and_can_be_made_executable(insta
     await instance.write("run", b"#!/bin/sh\necho ran\n", executable=True)
     await instance.write("plain", b"")
     await instance.make_directory("folder")
-    said = await shell(instance, "stat -c '%U %a' run plain folder; ./run")
-    assert said == "agent 755\nagent 644\nagent 755\nran\n"
+    output = await shell(instance, "stat -c '%U %a' run plain folder; ./run")
+    assert output == "agent 755\nagent 644\nagent 755\nran\n"
 
 
 @pytest.mark.promise("instances:files:replace")

@@ -191,23 +191,23 @@ def random_calls(seed: int, count: int) -> list[Call]:
     return [(number, *(argument() for _ in range(6))) for number in chosen if number not in PROBES]
 
 
-def differences(asked: list[Call]) -> list[str]:
+def differences(calls: list[Call]) -> list[str]:
     """Return the calls to which the kernel answers otherwise than expected."""
     done = subprocess.run(
         [sys.executable, "-m", "tests.runtimes.process.filter_run"],
-        input="\n".join(map(json.dumps, asked)),
+        input="\n".join(map(json.dumps, calls)),
         capture_output=True,
         encoding="utf-8",
         timeout=300,
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    found: list[str] = []
+    lines: list[str] = []
     for notify, answers in zip((False, True), json.loads(done.stdout), strict=True):
-        for call, answer in zip(asked, answers, strict=True):
+        for call, answer in zip(calls, answers, strict=True):
             if answer != (wanted := expected(call, notify=notify)):
-                found.append(f"{NAMES.get(call[0], '')}{call}, {notify=}: {answer}, not {wanted}")
-    return found
+                lines.append(f"{NAMES.get(call[0], '')}{call}, {notify=}: {answer}, not {wanted}")
+    return lines
 
 
 @pytest.mark.promise("containment:allowlist")
@@ -233,9 +233,9 @@ def test_no_number_stands_for_two_decisions(monkeypatch: pytest.MonkeyPatch, mac
         for number in tables[name].values()
     ]
     assert len(decided) == len(set(decided))
-    known = tables["ALLOWED"] | tables["REFUSED"] | tables["CHECKED"]
+    decided_by_name = tables["ALLOWED"] | tables["REFUSED"] | tables["CHECKED"]
     for name, number in (tables["NOTIFIED"] | tables["LIMIT_SETTERS"]).items():
-        assert known[name] == number
+        assert decided_by_name[name] == number
 
 
 @pytest.mark.promise("containment:allowlist")

@@ -285,7 +285,7 @@ GONE = "import os\nos.mkdir('here')\nos.chdir('here')\nos.rmdir('../here')"
 
 @pytest.mark.promise("fork:left-behind")
 @pytest.mark.parametrize(
-    ("language", "source", "said"),
+    ("language", "source", "expected"),
     [
         ("python", THREAD, "thread 'ticker'"),
         ("python", CHILD, "process sleep"),
@@ -318,9 +318,9 @@ GONE = "import os\nos.mkdir('here')\nos.chdir('here')\nos.rmdir('../here')"
     ],
 )
 async def test_a_fork_reports_what_it_leaves_behind(
-    instance: Instance, language: Language, source: str, said: str
+    instance: Instance, language: Language, source: str, expected: str
 ) -> None:
-    assert said in await left_behind(instance, language, source)
+    assert expected in await left_behind(instance, language, source)
 
 
 @pytest.mark.promise("fork:python")

@@ -44,16 +44,16 @@ def doomed_server(rounds: int) -> Generator[subprocess.Popen[str]]:
         server.kill()
 
 
-def hold(stack: ExitStack, pids: list[int]) -> list[int]:
+def open_pidfds(stack: ExitStack, pids: list[int]) -> list[int]:
     """Open pidfds, to wait for the end of processes."""
-    found: list[int] = []
+    pidfds: list[int] = []
     for pid in pids:
         try:
-            found.append(os.pidfd_open(pid))
+            pidfds.append(os.pidfd_open(pid))
         except ProcessLookupError:
             continue
-        stack.callback(os.close, found[-1])
-    return found
+        stack.callback(os.close, pidfds[-1])
+    return pidfds
 
 
 def seconds_until_gone(processes: list[int], limit: float) -> float:
@@ -67,8 +67,8 @@ def seconds_until_gone(processes: list[int], limit: float) -> float:
 
 
 def still_there(trusted: Trusted, name: str) -> list[object]:
-    found = [read_process(pid) for pid in (trusted.mount_helper, trusted.sandbox_init)]
-    return [*[process for process in found if process and process.state != "Z"], *groups_of(name)]
+    processes = [read_process(pid) for pid in (trusted.mount_helper, trusted.sandbox_init)]
+    return [*[process for process in processes if process and process.state != "Z"], *groups_of(name)]
 
 
 async def kill_server() -> float:
@@ -78,7 +78,7 @@ async def kill_server() -> float:
         folder = trusted.folder
         everything = [pid for pid in descendants(server.pid) if pid != trusted.host_monitor]
         assert len(everything) > 40
-        processes = hold(stack, everything)
+        processes = open_pidfds(stack, everything)
         server.kill()
         seconds = seconds_until_gone(processes, 20)
         with anyio.fail_after(60):
@@ -104,7 +104,7 @@ async def test_files_of_a_killed_server_are_removed_at_the_next_start() -> None:
     with doomed_server(1) as server, ExitStack() as stack:
         trusted = trusted_processes(server.pid)
         folder = trusted.folder
-        processes = hold(stack, descendants(server.pid))
+        processes = open_pidfds(stack, descendants(server.pid))
         os.kill(trusted.host_monitor, signal.SIGSTOP)
         server.kill()
         os.kill(trusted.host_monitor, signal.SIGKILL)
@@ -445,7 +445,7 @@ async def test_the_end_of_a_sandbox_ends_the_work_on_its_files(runtime: ProcessR
             tasks.start_soon(pack)
             while not helpers:
                 await anyio.lowlevel.checkpoint()
-                helpers = hold(stack, sorted(set(children(trusted.sandbox_init)) - before))
+                helpers = open_pidfds(stack, sorted(set(children(trusted.sandbox_init)) - before))
             for helper in helpers:
                 signal.pidfd_send_signal(helper, signal.SIGSTOP)
             await instance.stop()

@@ -18,20 +18,20 @@ def test_a_shared_mapping_has_every_field_needed_to_restore_it(tmp_path: Path) -
     path = tmp_path / "a file\nof two lines"
     path.write_bytes(bytes(3 * mmap.PAGESIZE))
     with path.open("r+b") as file, mmap.mmap(file.fileno(), mmap.PAGESIZE, offset=mmap.PAGESIZE):
-        (found,) = find(shared_mappings("self"), path)
+        (mapping,) = find(shared_mappings("self"), path)
     info = path.stat().st_dev
-    assert (found.length, found.offset) == (mmap.PAGESIZE, mmap.PAGESIZE)
-    assert found.protection == mmap.PROT_READ | mmap.PROT_WRITE
-    assert found.device == (os.major(info), os.minor(info))
+    assert (mapping.length, mapping.offset) == (mmap.PAGESIZE, mmap.PAGESIZE)
+    assert mapping.protection == mmap.PROT_READ | mmap.PROT_WRITE
+    assert mapping.device == (os.major(info), os.minor(info))
 
 
 def test_the_text_format_of_older_kernels_gives_the_same_mappings(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_bytes(bytes(mmap.PAGESIZE))
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ), mmap.mmap(-1, 4096):
-        asked = shared_mappings(os.getpid())
-        assert parse_maps(Path("/proc/self/maps").read_bytes()) == asked
-        assert find(asked, path)
+        queried = shared_mappings(os.getpid())
+        assert parse_maps(Path("/proc/self/maps").read_bytes()) == queried
+        assert find(queried, path)
 
 
 def test_private_memory_is_not_listed() -> None:
@@ -52,8 +52,8 @@ def test_private_mappings_of_files_are_found_unless_they_were_there_before(tmp_p
     search = PrivateMappings()
     search.skip_present()
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ):
-        (found,) = find(search.of([str(tmp_path)]), path)
-        assert not found.shared and found.length == 4 * mmap.PAGESIZE
+        (mapping,) = find(search.of([str(tmp_path)]), path)
+        assert not mapping.shared and mapping.length == 4 * mmap.PAGESIZE
         search.skip_present()
         assert find(search.of([str(tmp_path)]), path) == []
 
@@ -64,12 +64,12 @@ def test_older_kernels_find_the_same_private_mappings(
     path = tmp_path / "file"
     path.write_bytes(bytes(mmap.PAGESIZE))
     with path.open("rb") as file, mmap.mmap(file.fileno(), 0, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ):
-        asked = PrivateMappings().of([str(tmp_path)])
+        queried = PrivateMappings().of([str(tmp_path)])
         # A request that the kernel does not know.
         monkeypatch.setattr("runtimes.process.linux._mappings._PROCMAP_QUERY", 0x6601)
         search = PrivateMappings()
         search.skip_present()
-        assert find(search.of([str(tmp_path)]), path) == find(asked, path) != []
+        assert find(search.of([str(tmp_path)]), path) == find(queried, path) != []
 
 
 def test_the_written_pages_of_a_private_mapping_are_known(tmp_path: Path) -> None:
@@ -79,9 +79,9 @@ def test_the_written_pages_of_a_private_mapping_are_known(tmp_path: Path) -> Non
         assert memory[5 * mmap.PAGESIZE] == 0
         for page in (1, 2, 6):
             memory[page * mmap.PAGESIZE] = 1
-        (found,) = find(PrivateMappings().of([str(tmp_path)]), path)
+        (mapping,) = find(PrivateMappings().of([str(tmp_path)]), path)
         offsets = [
-            ((start - found.start) // mmap.PAGESIZE, size // mmap.PAGESIZE)
-            for start, size in own_pages(found)
+            ((start - mapping.start) // mmap.PAGESIZE, size // mmap.PAGESIZE)
+            for start, size in own_pages(mapping)
         ]
     assert offsets == [(1, 2), (6, 1)]

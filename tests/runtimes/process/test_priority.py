@@ -104,8 +104,8 @@ async def test_a_timeout_tells_how_much_cpu_time_the_sandbox_got(language: Langu
         instance = await runtime.start()
         run = await instance.run(language, wait, timeout=0.5)
         assert run.outcome is Outcome.TIMEOUT
-        told = re.fullmatch(
+        match = re.fullmatch(
             r"the run was ended: timeout after 0\.5 s, with (.+) s of CPU time for the sandbox", run.detail
         )
-        assert told is not None, run.detail
-        assert float(told[1]) < 0.5
+        assert match is not None, run.detail
+        assert float(match[1]) < 0.5

@@ -121,7 +121,7 @@ async def test_output_is_streamed_during_the_run(instance: Instance) -> None:
         tasks.start_soon(partial(instance.run, "python", source, on_output=ear))
         await ear.heard.wait()
         assert await instance.interrupt("python")
-    assert ear.said.startswith(b"step 0\nstep 1\nstep 2\n")
+    assert ear.output.startswith(b"step 0\nstep 1\nstep 2\n")
 
 
 @pytest.mark.promise("instances:python:output")

@@ -235,8 +235,8 @@ async def test_the_broker_refuses_changes_of_identity_outside_a_fork(instance: I
     fork = await instance.fork()
     assert (await fork.instance.run("python", raising)).value == refused
     assert (await instance.run("python", raising)).value == refused
-    own = "attempt(os.setuid, os.getuid()), attempt(os.setresgid, -1, -1, -1)"
-    assert (await instance.run("python", own)).value == "('done', 'done')"
+    keeping = "attempt(os.setuid, os.getuid()), attempt(os.setresgid, -1, -1, -1)"
+    assert (await instance.run("python", keeping)).value == "('done', 'done')"
 
 
 @pytest.mark.promise("broker:race")

@@ -184,7 +184,7 @@ async def test_traffic_and_connections_are_bounded(site: FakeSite) -> None:
 
 @pytest.mark.promise("egress:hostile")
 async def test_invalid_requests_reach_no_host(site: FakeSite) -> None:
-    place = f"site.example:{site.port}"
+    address = f"site.example:{site.port}"
     before = len(site.requests)
     async with serving(NetworkAccess(allow=("*:*",), allow_private=True)) as (_, at):
         for request, expected in (
@@ -194,13 +194,13 @@ async def test_invalid_requests_reach_no_host(site: FakeSite) -> None:
             (b"CONNECT site.example:99999 HTTP/1.1\r\n\r\n", "400"),
             (b"CONNECT si te.example:80 HTTP/1.1\r\n\r\n", "400"),
             (b"CONNECT :80 HTTP/1.1\r\n\r\n", "400"),
-            (f"GET http://{place}/ HTTP/1.1\r\nBad header: \r\n : x\r\n\r\n".encode(), "400"),
-            (f"GET http://{place}/ HTTP/1.1\r\nX: a\nHost: evil\r\n\r\n".encode(), "400"),
-            (f"GET http://{place}/ HTTP/1.1\r\nX: a\r\n folded\r\n\r\n".encode(), "400"),
-            (f"GET http://user:word@{place}/ HTTP/1.1\r\n\r\n".encode(), "403"),
-            (f"GET https://{place}/ HTTP/1.1\r\n\r\n".encode(), "400"),
-            (f"GET ftp://{place}/ HTTP/1.1\r\n\r\n".encode(), "400"),
-            (f"G\0T http://{place}/ HTTP/1.1\r\n\r\n".encode(), "400"),
+            (f"GET http://{address}/ HTTP/1.1\r\nBad header: \r\n : x\r\n\r\n".encode(), "400"),
+            (f"GET http://{address}/ HTTP/1.1\r\nX: a\nHost: evil\r\n\r\n".encode(), "400"),
+            (f"GET http://{address}/ HTTP/1.1\r\nX: a\r\n folded\r\n\r\n".encode(), "400"),
+            (f"GET http://user:word@{address}/ HTTP/1.1\r\n\r\n".encode(), "403"),
+            (f"GET https://{address}/ HTTP/1.1\r\n\r\n".encode(), "400"),
+            (f"GET ftp://{address}/ HTTP/1.1\r\n\r\n".encode(), "400"),
+            (f"G\0T http://{address}/ HTTP/1.1\r\n\r\n".encode(), "400"),
             (b"GET http://[::1/ HTTP/1.1\r\n\r\n", "400"),
             (b"GET http://unknown.example/ HTTP/1.1\r\n\r\n", "502"),
             (b"x" * 100_000, "400"),

@@ -33,7 +33,7 @@ async def bash(instance: Instance, source: str) -> RunResult:
     return await instance.run("bash", source, timeout=60)
 
 
-async def said(instance: Instance, source: str) -> str:
+async def output_of(instance: Instance, source: str) -> str:
     result = await bash(instance, source)
     assert (result.outcome, result.stderr) == (Outcome.OK, ""), result
     return result.stdout
@@ -44,19 +44,19 @@ async def said(instance: Instance, source: str) -> str:
 
 @pytest.mark.promise("instances:bash:state")
 async def test_a_session_keeps_the_state_of_a_shell(instance: Instance) -> None:
-    await said(
+    await output_of(
         instance,
         "x=1; export y=2; declare -a list=(a 'b c'); declare -A map=([k]=v); readonly z=3; declare -i n=4\n"
         "double() { echo $(($1 * 2)); }; alias hey='echo hey'; shopt -s expand_aliases nullglob; set -o pipefail\n"
         "mkdir -p deep; cd deep; umask 027; set -- one 'two three'; trap 'echo got' USR1; ulimit -n 500",
     )
-    assert await said(instance, "echo $x ${list[1]} ${map[k]} $z; n+=1; echo $n; env | grep ^y=") == (
+    assert await output_of(instance, "echo $x ${list[1]} ${map[k]} $z; n+=1; echo $n; env | grep ^y=") == (
         "1 b c v 3\n5\ny=2\n"
     )
-    assert await said(instance, "double 21; hey; echo *.none; false | true || echo pipefail") == (
+    assert await output_of(instance, "double 21; hey; echo *.none; false | true || echo pipefail") == (
         "42\nhey\n\npipefail\n"
     )
-    assert await said(instance, 'pwd; umask; echo $# "$2"; kill -USR1 $$; ulimit -n') == (
+    assert await output_of(instance, 'pwd; umask; echo $# "$2"; kill -USR1 $$; ulimit -n') == (
         "/home/agent/deep\n0027\n2 two three\ngot\n500\n"
     )
 
@@ -65,7 +65,7 @@ async def test_a_session_keeps_the_state_of_a_shell(instance: Instance) -> None:
 async def test_the_status_of_the_last_command_is_available_to_the_next(instance: Instance) -> None:
     for source, code in (("(exit 9)", 9), ("return 7", 7), ("missing_program", 127), ("true", 0)):
         assert (await bash(instance, source)).exit_code == code
-        assert await said(instance, "echo $?") == f"{code}\n"
+        assert await output_of(instance, "echo $?") == f"{code}\n"
 
 
 @pytest.mark.promise("instances:bash:state")
@@ -77,8 +77,8 @@ async def test_the_working_directory_is_reported_even_if_it_was_removed(instance
 
 @pytest.mark.promise("instances:bash:state")
 async def test_declarations_are_global_as_in_a_terminal(instance: Instance) -> None:
-    await said(instance, "f() { local hidden=1; declare -g shown=2; }; declare plain=3; f")
-    assert await said(instance, "echo ${hidden-none} $shown $plain") == "none 2 3\n"
+    await output_of(instance, "f() { local hidden=1; declare -g shown=2; }; declare plain=3; f")
+    assert await output_of(instance, "echo ${hidden-none} $shown $plain") == "none 2 3\n"
 
 
 # -- source text ------------------------------------------------------------------------------------------
@@ -103,19 +103,19 @@ async def test_declarations_are_global_as_in_a_terminal(instance: Instance) -> N
     ],
 )
 async def test_source_text_can_be_any_script(instance: Instance, source: str, output: str) -> None:
-    assert await said(instance, source) == output
+    assert await output_of(instance, source) == output
 
 
 @pytest.mark.promise("instances:bash:source")
 @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.text(st.characters(exclude_characters="\0'", exclude_categories=["Cs"]), max_size=300))
 async def test_any_text_can_be_quoted(instance: Instance, text: str) -> None:
-    assert await said(instance, f"printf %s '{text}'") == text
+    assert await output_of(instance, f"printf %s '{text}'") == text
 
 
 @pytest.mark.promise("instances:bash:source")
 async def test_a_very_long_command_runs(instance: Instance) -> None:
-    assert await said(instance, f"x='{'a' * 300_000}'\necho ${{#x}}") == "300000\n"
+    assert await output_of(instance, f"x='{'a' * 300_000}'\necho ${{#x}}") == "300000\n"
 
 
 @pytest.mark.promise("instances:bash:source")
@@ -123,7 +123,7 @@ async def test_a_nul_character_in_a_command_is_refused(instance: Instance) -> No
     for source in ("echo a\0b", "echo \ud800"):
         with pytest.raises(ValueError, match=r"NUL|surrogates"):
             await bash(instance, source)
-    assert await said(instance, "echo fine") == "fine\n"
+    assert await output_of(instance, "echo fine") == "fine\n"
 
 
 @pytest.mark.promise("instances:bash:source")
@@ -131,12 +131,12 @@ async def test_a_nul_character_in_a_command_is_refused(instance: Instance) -> No
     "source", ["if then", "echo 'open", "for x in", "fi", "echo $(", "echo ${x", "f() {"]
 )
 async def test_a_syntax_error_fails_and_keeps_the_session(instance: Instance, source: str) -> None:
-    await said(instance, "kept=1")
+    await output_of(instance, "kept=1")
     result = await bash(instance, source)
     assert (result.outcome, result.state_lost) == (Outcome.OK, False)
     assert result.exit_code in (1, 2)
     assert "line" in result.stderr
-    assert await said(instance, "echo $kept") == "1\n"
+    assert await output_of(instance, "echo $kept") == "1\n"
 
 
 @pytest.mark.promise("instances:bash:output")
@@ -155,12 +155,12 @@ async def test_tracing_shows_the_commands_of_the_user_only(instance: Instance) -
     assert (await bash(instance, "set -x; echo hi")).stderr.strip("+ \n") == "echo hi"
     assert (await bash(instance, "echo there")).stderr.strip("+ \n") == "echo there"
     assert (await bash(instance, "set +x")).stderr.strip("+ \n") == "set +x"
-    assert await said(instance, "echo quiet; set -v") == "quiet\n"
+    assert await output_of(instance, "echo quiet; set -v") == "quiet\n"
     assert "agentflow" not in (await bash(instance, "echo $?")).stderr
     assert (await bash(instance, "set +v")).exit_code == 0
-    await said(instance, "trap 'echo failed' ERR")
+    await output_of(instance, "trap 'echo failed' ERR")
     assert set((await bash(instance, "false")).stdout.split()) == {"failed"}
-    assert await said(instance, "echo $?") == "1\n"
+    assert await output_of(instance, "echo $?") == "1\n"
 
 
 # -- ends -------------------------------------------------------------------------------------------------
@@ -182,10 +182,10 @@ async def test_tracing_shows_the_commands_of_the_user_only(instance: Instance) -
 async def test_the_end_of_a_shell_is_reported_with_its_status_and_a_fresh_one_follows(
     instance: Instance, source: str, code: int
 ) -> None:
-    await said(instance, "kept=1; echo kept > file")
+    await output_of(instance, "kept=1; echo kept > file")
     result = await bash(instance, source)
     assert (result.exit_code, result.stdout, result.state_lost) == (code, "said\n", True)
-    assert await said(instance, "echo ${kept-fresh}; cat file") == "fresh\nkept\n"
+    assert await output_of(instance, "echo ${kept-fresh}; cat file") == "fresh\nkept\n"
 
 
 @pytest.mark.promise("instances:bash:ended")
@@ -196,7 +196,7 @@ async def test_a_program_that_replaces_the_shell_runs_to_its_end(instance: Insta
 
 @pytest.mark.promise("instances:bash:ended")
 async def test_exit_traps_run(instance: Instance) -> None:
-    await said(instance, "trap 'echo bye' EXIT")
+    await output_of(instance, "trap 'echo bye' EXIT")
     result = await bash(instance, "exit 5")
     assert (result.stdout, result.exit_code) == ("bye\n", 5)
 
@@ -230,7 +230,7 @@ async def test_exit_traps_run(instance: Instance) -> None:
     ],
 )
 async def test_a_session_survives_commands_that_change_it(instance: Instance, source: str) -> None:
-    await said(instance, "kept=1")
+    await output_of(instance, "kept=1")
     await bash(instance, source)
     result = await bash(instance, 'builtin echo "kept $kept"')
     assert (result.outcome, result.state_lost, result.exit_code) == (Outcome.OK, False, 0), result
@@ -241,7 +241,7 @@ async def test_a_session_survives_commands_that_change_it(instance: Instance, so
 async def test_a_command_that_arrives_in_pieces_is_complete_at_any_read_timeout(
     instance: Instance, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    await said(instance, "TMOUT=0.1")
+    await output_of(instance, "TMOUT=0.1")
     send = ShellControlSocket.send
 
     def hesitate(control: ShellControlSocket, data: bytes) -> None:
@@ -249,7 +249,7 @@ async def test_a_command_that_arrives_in_pieces_is_complete_at_any_read_timeout(
         asyncio.get_running_loop().call_later(0.5, send, control, data[2:])
 
     monkeypatch.setattr(ShellControlSocket, "send", hesitate)
-    assert await said(instance, "echo whole") == "whole\n"
+    assert await output_of(instance, "echo whole") == "whole\n"
 
 
 @pytest.mark.promise("instances:bash:rude")
@@ -257,7 +257,7 @@ async def test_a_command_that_arrives_in_pieces_is_complete_at_any_read_timeout(
 async def test_a_shell_can_redirect_its_output(instance: Instance, source: str) -> None:
     await bash(instance, f"exec 5>&1 6>&2; {source}")
     assert (await bash(instance, "echo lost")).stdout == ""
-    assert await said(instance, "exec 1>&5 2>&6; echo back") == "back\n"
+    assert await output_of(instance, "exec 1>&5 2>&6; echo back") == "back\n"
 
 
 FIND_CONTROL = "for fd in /proc/$$/fd/*; do [[ -S $fd ]] && control=${fd##*/}; done; "
@@ -306,14 +306,16 @@ async def test_a_few_replies_to_other_requests_are_dropped(instance: Instance) -
 
 @pytest.mark.promise("instances:bash:jobs")
 async def test_a_job_continues_after_its_run_and_its_output_arrives_with_the_next(instance: Instance) -> None:
-    await said(instance, "mkfifo go done; { cat go; echo from the job; echo > done; } & echo started")
-    assert await said(instance, "jobs -r | wc -l") == "1\n"
-    assert await said(instance, "echo now > go; cat done; wait; echo end") == "now\nfrom the job\n\nend\n"
+    await output_of(instance, "mkfifo go done; { cat go; echo from the job; echo > done; } & echo started")
+    assert await output_of(instance, "jobs -r | wc -l") == "1\n"
+    assert (
+        await output_of(instance, "echo now > go; cat done; wait; echo end") == "now\nfrom the job\n\nend\n"
+    )
 
 
 @pytest.mark.promise("instances:bash:jobs")
 async def test_ending_a_run_keeps_the_jobs_of_earlier_runs(instance: Instance) -> None:
-    await said(instance, "sleep 8765 & old=$!; sleep 0.1")
+    await output_of(instance, "sleep 8765 & old=$!; sleep 0.1")
     result = await instance.run("bash", "sleep 8766 & sleep 8766", timeout=1)
     assert (result.outcome, result.state_lost) == (Outcome.TIMEOUT, False)
     left = "kill -0 $old && echo old; cat /proc/[0-9]*/cmdline | tr '\\0' ' ' | grep -c '[8]766'"
@@ -388,7 +390,7 @@ async def test_input_beyond_the_pipe_capacity_is_refused(instance: Instance) -> 
 )
 async def test_an_interrupt_ends_the_whole_run_and_keeps_the_session(instance: Instance, source: str) -> None:
     assert not await instance.interrupt("bash")
-    await said(instance, "kept=1")
+    await output_of(instance, "kept=1")
     ear, results = Ear(b"on"), list[RunResult]()
 
     async def run() -> None:
@@ -400,7 +402,7 @@ async def test_an_interrupt_ends_the_whole_run_and_keeps_the_session(instance: I
         assert await instance.interrupt("bash")
     result = results[0]
     assert (result.outcome, result.stdout, result.state_lost) == (Outcome.INTERRUPTED, "on\n", False)
-    assert await said(instance, "echo $kept; [[ -e reached ]] || echo stopped") == "1\nstopped\n"
+    assert await output_of(instance, "echo $kept; [[ -e reached ]] || echo stopped") == "1\nstopped\n"
 
 
 @pytest.mark.promise("instances:bash:cancel")

@@ -78,7 +78,7 @@ async def test_a_snapshot_can_be_restored_in_another_instance(
     await bash(instance, MAKE)
     other = await runtime.start()
     await other.restore(await instance.snapshot())
-    shown = [await bash(one, SHOW + "; touch -c first; cat /tmp/t") for one in (instance, other)]
+    shown = [await bash(restored, SHOW + "; touch -c first; cat /tmp/t") for restored in (instance, other)]
     assert shown[0] == shown[1]
     await other.stop()
 
@@ -161,11 +161,11 @@ async def test_data_that_is_not_an_archive_is_refused(instance: Instance) -> Non
 
 
 @pytest.mark.promise("snapshot:hostile")
-@pytest.mark.parametrize("place", ["passwd", "group"])
+@pytest.mark.parametrize("file", ["passwd", "group"])
 async def test_a_link_made_by_root_does_not_lead_a_fork_to_shared_files(
-    runtime: ProcessRuntime, instance: Instance, place: str
+    runtime: ProcessRuntime, instance: Instance, file: str
 ) -> None:
-    link = ["sh", "-c", f"rm /etc/{place} && ln -s /skeleton/etc/hosts /etc/{place}"]
+    link = ["sh", "-c", f"rm /etc/{file} && ln -s /skeleton/etc/hosts /etc/{file}"]
     if (await instance.exec(link, user="root")).exit_code:
         pytest.skip("there is no root inside")
     await (await instance.fork()).instance.stop()

@@ -40,10 +40,10 @@ async def test_a_stream_is_interactive(instance: Instance) -> None:
 @pytest.mark.promise("instances:stream:talk")
 async def test_stdout_and_stderr_are_separate(instance: Instance) -> None:
     async with await instance.open_stream(["sh", "-c", "echo out; echo err >&2; exit 3"]) as stream:
-        said = {"stdout": b"", "stderr": b""}
+        outputs = {"stdout": b"", "stderr": b""}
         async for name, data in stream.receive():
-            said[name] += data
-        assert (said, await stream.wait()) == ({"stdout": b"out\n", "stderr": b"err\n"}, 3)
+            outputs[name] += data
+        assert (outputs, await stream.wait()) == ({"stdout": b"out\n", "stderr": b"err\n"}, 3)
 
 
 @pytest.mark.promise("instances:stream:talk")

@@ -49,10 +49,10 @@ async def test_qemu_is_unprivileged_in_its_own_namespaces(runtime: QemuRuntime, 
     assert [kind for kind, name in namespaces(pid).items() if name == ours[kind]] == []
     if os.geteuid() == 0:
         other = await runtime.start()
-        users = {status(process_of(one).pid)["Uid"] for one in (machine, other)}
+        users = {status(process_of(started).pid)["Uid"] for started in (machine, other)}
         assert len(users) == 2
         assert all(int(user.split()[0]) >= 0x6F000000 for user in users)
-        assert {status(process_of(one).pid)["Groups"] for one in (machine, other)} == {""}
+        assert {status(process_of(started).pid)["Groups"] for started in (machine, other)} == {""}
         await other.stop()
 
 
@@ -66,7 +66,7 @@ async def test_qemu_sees_only_its_image_and_no_network(machine: QemuMachine, tin
     assert os.path.samefile(root / "machine/kernel", tiny / "kernel")  # noqa: ASYNC240 -- a look at proc
     mounts = lines(process_of(machine).pid, "mounts")
     writable = {line.split()[1] for line in mounts if "rw" in line.split()[3].split(",")}
-    assert not {place for place in writable if not place.startswith(("/dev", "/proc"))}
+    assert not {target for target in writable if not target.startswith(("/dev", "/proc"))}
     devices = lines(process_of(machine).pid, "net/dev")
     assert [line.split(":")[0].strip() for line in devices[2:]] == ["lo"]
 
@@ -129,13 +129,13 @@ def kill_a_server(settings: QemuSettings) -> Path:
     command = [sys.executable, "-m", "tests.runtimes.qemu._doomed", settings.model_dump_json()]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
         assert server.stdout is not None
-        place = Path(server.stdout.readline().strip())
+        folder = Path(server.stdout.readline().strip())
         machines = psutil.Process(server.pid).children(recursive=True)
-        assert len([one for one in machines if one.name().startswith("qemu-system")]) == 2
+        assert len([process for process in machines if process.name().startswith("qemu-system")]) == 2
         server.kill()
         _, alive = psutil.wait_procs(machines, timeout=30)
         assert alive == []
-    return place
+    return folder
 
 
 @pytest.mark.promise("qemu:orphans")
@@ -144,9 +144,9 @@ async def test_a_killed_server_leaves_no_machine_and_the_next_start_removes_its_
 ) -> None:
     # A private directory: other servers would remove them too.
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
-    place = await anyio.to_thread.run_sync(kill_a_server, settings)
+    folder = await anyio.to_thread.run_sync(kill_a_server, settings)
     async with QemuRuntime(settings):
-        assert place.name not in names(place.parent)
+        assert folder.name not in names(folder.parent)
 
 
 @pytest.mark.promise("qemu:orphans")
@@ -156,7 +156,7 @@ async def test_a_closed_runtime_leaves_nothing(settings: QemuSettings) -> None:
         await runtime.warmup()
         machine = await runtime.start()
         fork = await machine.fork()
-        processes = [process_of(one) for one in (machine, fork)]
+        processes = [process_of(started) for started in (machine, fork)]
         folder = runtime.folder
         assert stat.S_IMODE(os.lstat(folder).st_mode) == 0o700
     assert folder.name not in names(folder.parent)

@@ -80,8 +80,8 @@ async def test_parent_fork_and_replay_agree_and_siblings_are_isolated(
                 await type_line(replay, step.line, number)
             assert await state(machine) == await state(replay)
     finally:
-        for one in machines:
-            await one.stop()
+        for started in machines:
+            await started.stop()
 
 
 @pytest.mark.promise("qemu:fork")
@@ -109,7 +109,7 @@ async def test_a_fork_has_memory_of_its_own_only_for_what_has_changed_since_the_
     await machine.exec(["sh", "-c", f"head -c {4 * MIB} /dev/urandom >/changed"])
     fork = await machine.fork()
     grandchild = await fork.fork()
-    sums = [(await one.exec(["md5sum", "/changed"])).stdout for one in (machine, fork, grandchild)]
+    sums = [(await started.exec(["md5sum", "/changed"])).stdout for started in (machine, fork, grandchild)]
     assert sums[0].endswith(b"/changed\n")
     assert sums == [sums[0]] * 3
     assert 4 * MIB < own_memory(grandchild) < settings.memory_mib * MIB // 4

@@ -54,12 +54,12 @@ async def test_every_character_of_a_us_keyboard_can_be_typed(machine: QemuMachin
 async def test_a_keystroke_waits_until_the_guest_has_read_the_previous_one(
     machine: QemuMachine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    execute, asked = machine.qemu.qmp.execute, list[str]()
+    execute, commands = machine.qemu.qmp.execute, list[str]()
     untaken = 0
 
     async def slow(command: str, /, *, fds: Sequence[int] = (), **arguments: object) -> object:
         nonlocal untaken
-        asked.append(command)
+        commands.append(command)
         answer = await execute(command, fds=fds, **arguments)
         if command == "human-monitor-command" and untaken:
             untaken -= 1
@@ -71,7 +71,7 @@ async def test_a_keystroke_waits_until_the_guest_has_read_the_previous_one(
         untaken = 3
         await press
         assert untaken == 0
-        assert asked[-4:] == ["human-monitor-command"] * 4
+        assert commands[-4:] == ["human-monitor-command"] * 4
     untaken = 1 << 60
     monkeypatch.setattr(_machine, "_TAKING_SECONDS", 0.1)
     with pytest.raises(RuntimeFailure, match="the guest does not read keystrokes"):
@@ -121,8 +121,8 @@ async def test_the_pointer_its_buttons_and_its_wheel_work(machine: QemuMachine) 
         return heard.count((2, 8, -1)) == 1
 
     await until(all_there)
-    places = [(code, value) for kind, code, value in heard if kind == 3]
-    last = dict(places)
+    positions = [(code, value) for kind, code, value in heard if kind == 3]
+    last = dict(positions)
     assert [last[0] * 720 // 32768, last[1] * 400 // 32768] == [719, 399]
     assert [(code, value) for kind, code, value in heard if kind == 1] == [
         (0x110, 1),

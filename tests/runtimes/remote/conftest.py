@@ -30,8 +30,8 @@ class Stub:
 
     def options(self, **options: object) -> RemoteOptions:
         """Return the options of a runtime that uses it."""
-        given = {"lifetime": 600, "template": self.template, **self.own_options(), **options}
-        return RemoteOptions.model_validate(given)
+        values = {"lifetime": 600, "template": self.template, **self.own_options(), **options}
+        return RemoteOptions.model_validate(values)
 
     def own_options(self) -> dict[str, object]:
         """Return the options that only this service takes."""

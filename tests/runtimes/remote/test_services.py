@@ -32,15 +32,17 @@ async def _fetch(stub: Stub, path: str) -> Any:  # noqa: ANN401 - JSON
 
 
 async def _daytona(stub: Stub) -> dict[str, Any]:
-    return {found["id"]: found for found in (await _fetch(stub, "/sandbox?limit=200"))["items"]}
+    return {sandbox["id"]: sandbox for sandbox in (await _fetch(stub, "/sandbox?limit=200"))["items"]}
 
 
 async def _e2b(stub: Stub) -> dict[str, Any]:
-    return {found["sandboxID"]: found for found in await _fetch(stub, "/v2/sandboxes")}
+    return {sandbox["sandboxID"]: sandbox for sandbox in await _fetch(stub, "/v2/sandboxes")}
 
 
 async def _k8s(stub: Stub) -> dict[str, Any]:
-    return {found["metadata"]["name"]: found["spec"] for found in (await _fetch(stub, _CLAIMS))["items"]}
+    return {
+        sandbox["metadata"]["name"]: sandbox["spec"] for sandbox in (await _fetch(stub, _CLAIMS))["items"]
+    }
 
 
 async def _modal(stub: Stub) -> dict[str, Any]:
@@ -49,7 +51,7 @@ async def _modal(stub: Stub) -> dict[str, Any]:
         reply = await ModalClientStub(channel).SandboxListV2(
             api_pb2.SandboxListRequest(), metadata={"x-modal-token-secret": KEY}
         )
-    return {found.id: found for found in reply.sandboxes}
+    return {sandbox.id: sandbox for sandbox in reply.sandboxes}
 
 
 _LISTS: Mapping[str, Callable[[Stub], Awaitable[dict[str, Any]]]] = {

@@ -84,15 +84,15 @@ class AgentFlowTools(Toolset[SharedToolsetConfig, AgentFlowState]):
         self, name: str, arguments: dict[str, Any], context: Context | None = None
     ) -> CallToolResult:
         """Call a tool in the sandbox of the session."""
-        found = await self.state.post(
+        outcome = await self.state.post(
             f"/sessions/{self.state.session}/call", {"tool": name, "arguments": arguments}
         )
         images = [
             ImageContent(type="image", mime_type=image["mime"], data=image["data"])
-            for image in found["images"]
+            for image in outcome["images"]
         ]
         return CallToolResult(
-            content=[TextContent(type="text", text=found["text"]), *images], is_error=found["failed"]
+            content=[TextContent(type="text", text=outcome["text"]), *images], is_error=outcome["failed"]
         )
 
 
@@ -121,8 +121,8 @@ class AgentFlowTask(vf.Task[vf.TaskData, AgentFlowState, AgentFlowTaskConfig]):
         """Open the session: a sandbox in the initial state of the task."""
         state = cast("AgentFlowState", trace.state)
         state.url, state.token_env = self.config.url.rstrip("/"), self.config.token_env
-        found = await state.post("/sessions", {"task": self.data.id})
-        state.session, state.tools = found["session"], found["tools"]
+        session = await state.post("/sessions", {"task": self.data.id})
+        state.session, state.tools = session["session"], session["tools"]
 
     @vf.reward(weight=1.0)
     async def agentflow(self, trace: vf.Trace) -> float:
@@ -131,11 +131,11 @@ class AgentFlowTask(vf.Task[vf.TaskData, AgentFlowState, AgentFlowTaskConfig]):
         :raises RuntimeError: if it could not be verified: that is no reward of 0.
         """
         state = cast("AgentFlowState", trace.state)
-        found = await state.post(f"/sessions/{state.session}/submit", {"answer": trace.last_reply})
-        trace.info["agentflow"] = {"task": self.data.id, "reasons": found["reasons"]}
-        if found["reward"] is None:
-            raise RuntimeError(f"AgentFlow's server: {found['failure']}")
-        return float(found["reward"])
+        score = await state.post(f"/sessions/{state.session}/submit", {"answer": trace.last_reply})
+        trace.info["agentflow"] = {"task": self.data.id, "reasons": score["reasons"]}
+        if score["reward"] is None:
+            raise RuntimeError(f"AgentFlow's server: {score['failure']}")
+        return float(score["reward"])
 
 
 class AgentFlowTaskset(vf.Taskset[AgentFlowTask, AgentFlowTasksetConfig]):
@@ -148,11 +148,11 @@ class AgentFlowTaskset(vf.Taskset[AgentFlowTask, AgentFlowTasksetConfig]):
 
     def load(self) -> Iterator[AgentFlowTask]:
         """Ask the server for its tasks."""
-        own = self.config.task
-        with httpx.Client(headers=headers(own.token_env), timeout=SECONDS) as client:
-            found = answered(client.post(f"{own.url.rstrip('/')}/agentflow/tasks", json={}))
-        for task in found["tasks"]:
-            yield AgentFlowTask(vf.TaskData(id=task["id"], name=task["id"], prompt=task["question"]), own)
+        config = self.config.task
+        with httpx.Client(headers=headers(config.token_env), timeout=SECONDS) as client:
+            answer = answered(client.post(f"{config.url.rstrip('/')}/agentflow/tasks", json={}))
+        for task in answer["tasks"]:
+            yield AgentFlowTask(vf.TaskData(id=task["id"], name=task["id"], prompt=task["question"]), config)
 
 
 def load_environment(

@@ -46,10 +46,10 @@ class Box:
         finally:
             os.close(write)
         with os.fdopen(read, encoding="utf-8") as report:
-            told = await asyncio.to_thread(report.read)
+            report_text = await asyncio.to_thread(report.read)
         assert process.stdout is not None
         await process.stdout.readline()
-        return cls(root, process, json.loads(told)["child-pid"])
+        return cls(root, process, json.loads(report_text)["child-pid"])
 
     async def run(
         self,
@@ -113,10 +113,10 @@ class Box:
         return status, out["stdout"], out["stderr"]
 
     def _path(self, path: str) -> Path:
-        found = self.root / path.lstrip("/")
-        if ".." in found.parts:
+        path_in_box = self.root / path.lstrip("/")
+        if ".." in path_in_box.parts:
             raise FileNotFoundError(path)
-        return found
+        return path_in_box
 
     async def write(self, path: str, data: bytes) -> None:
         """Write a file of one of its folders."""

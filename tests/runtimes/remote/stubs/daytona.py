@@ -55,8 +55,10 @@ def _refuse(status: int, message: str) -> JSONResponse:
 
 
 def _refused(request: Request) -> JSONResponse | None:
-    given = request.headers.get("authorization")
-    return None if given == f"Bearer {_KEY}" else _refuse(401, f"the key {given} is not valid")
+    authorization = request.headers.get("authorization")
+    return (
+        None if authorization == f"Bearer {_KEY}" else _refuse(401, f"the key {authorization} is not valid")
+    )
 
 
 def _described(name: str) -> dict[str, Any]:
@@ -91,15 +93,15 @@ async def sandboxes(request: Request) -> Response:
         return JSONResponse(_described(name))
     labels = json.loads(request.query_params.get("labels", "{}"))
     start = int(request.query_params.get("cursor", "0"))
-    found = [
+    names = [
         name for name, sandbox in SANDBOXES.items() if labels.items() <= sandbox.wanted["labels"].items()
     ]
     end = start + int(request.query_params.get("limit", "1"))
-    more = str(end) if end < len(found) else None
-    return JSONResponse({"items": [_described(name) for name in found[start:end]], "nextCursor": more})
+    more = str(end) if end < len(names) else None
+    return JSONResponse({"items": [_described(name) for name in names[start:end]], "nextCursor": more})
 
 
-async def one(request: Request) -> Response:
+async def sandbox_by_name(request: Request) -> Response:
     """Describe or delete a sandbox."""
     name = request.path_params["name"]
     if refused := _refused(request):
@@ -139,11 +141,11 @@ async def execute(request: Request) -> Response:
         return refused
     if box is None:
         return _refuse(400, "bad request: no IP address found. Is the Sandbox started?")
-    asked = await request.json()
+    body = await request.json()
     try:
-        async with asyncio.timeout(asked.get("timeout") or _DEFAULT_SECONDS):
-            command = f"exec 2>&1; {asked['command']}"
-            status, out, _ = await box.finish(["sh", "-c", command], cwd=asked.get("cwd") or "/")
+        async with asyncio.timeout(body.get("timeout") or _DEFAULT_SECONDS):
+            command = f"exec 2>&1; {body['command']}"
+            status, out, _ = await box.finish(["sh", "-c", command], cwd=body.get("cwd") or "/")
     except TimeoutError:
         return _refuse(408, "command execution timeout")
     return JSONResponse({"exitCode": status, "result": out.decode()})
@@ -190,7 +192,7 @@ _TOOLBOX = "/toolbox/{name}"
 app = Starlette(
     routes=[
         Route("/sandbox", sandboxes, methods=["GET", "POST"]),
-        Route("/sandbox/{name}", one, methods=["GET", "DELETE"]),
+        Route("/sandbox/{name}", sandbox_by_name, methods=["GET", "DELETE"]),
         Route("/sandbox/{name}/ttl/{minutes:int}", set_ttl, methods=["POST"]),
         Route(_TOOLBOX + "/process/execute", execute, methods=["POST"]),
         Route(_TOOLBOX + "/files/upload-v2", upload, methods=["POST"]),

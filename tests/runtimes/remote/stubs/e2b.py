@@ -102,7 +102,7 @@ async def sandboxes(request: Request) -> Response:
     )
 
 
-async def one(request: Request) -> Response:
+async def sandbox_by_name(request: Request) -> Response:
     """Kill a sandbox, set its timeout, or fork it."""
     name = request.path_params["name"]
     if not _keyed(request) or name not in SANDBOXES:
@@ -196,8 +196,8 @@ processes = ProcessASGIApplication(Processes())
 app = Starlette(
     routes=[
         Route("/v2/sandboxes", sandboxes, methods=["GET", "POST"]),
-        Route("/sandboxes/{name}", one, methods=["DELETE"]),
-        Route("/sandboxes/{name}/{action}", one, methods=["POST"]),
+        Route("/sandboxes/{name}", sandbox_by_name, methods=["DELETE"]),
+        Route("/sandboxes/{name}/{action}", sandbox_by_name, methods=["POST"]),
         Route("/files", files, methods=["GET", "POST"]),
         Route("/health", health),
         Mount("/process.Process", processes),

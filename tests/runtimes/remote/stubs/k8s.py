@@ -58,15 +58,15 @@ async def claims(request: Request) -> Response:
             claim["status"] = {"conditions": [ready], "sandbox": {"name": f"pod-{name}"}}
         CLAIMS[name] = claim
         return JSONResponse(claim, 201)
-    found = [claim for claim in CLAIMS.values() if _selected(claim, request)]
+    selected = [claim for claim in CLAIMS.values() if _selected(claim, request)]
     if request.query_params.get("watch"):
 
         async def events() -> AsyncIterator[str]:
-            for claim in found:
+            for claim in selected:
                 yield json.dumps({"type": "ADDED", "object": claim}) + "\n"
 
         return StreamingResponse(events(), media_type="application/json")
-    return JSONResponse({"kind": "SandboxClaimList", "metadata": {}, "items": found})
+    return JSONResponse({"kind": "SandboxClaimList", "metadata": {}, "items": selected})
 
 
 async def claim(request: Request) -> Response:

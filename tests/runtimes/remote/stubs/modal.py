@@ -189,7 +189,7 @@ class ControlPlane:
     async def SandboxListV2(self, request: api.SandboxListRequest) -> api.SandboxListResponse:
         """List running sandboxes. The name is the kind of network, `ready_at` the last command's time."""
         wanted = {(tag.tag_name, tag.tag_value) for tag in request.tags}
-        found = [
+        infos = [
             api.SandboxInfo(
                 id=name,
                 created_at=sandbox.created,
@@ -207,7 +207,7 @@ class ControlPlane:
             and sandbox.created < (request.before_timestamp or float("inf"))
             and request.app_id in ("", "ap-agentflow")
         ]
-        return api.SandboxListResponse(sandboxes=found)
+        return api.SandboxListResponse(sandboxes=infos)
 
     @_unary
     async def SandboxTagsGetV2(self, request: api.SandboxTagsGetRequest) -> api.SandboxTagsGetResponse:
@@ -282,10 +282,10 @@ async def _absent(self: object, stream: Stream[Any, Any]) -> None:
     raise GRPCError(Status.UNIMPLEMENTED, "the stub has no such method")
 
 
-def _served(own: type, published: type) -> Any:  # noqa: ANN401 - grpclib does not export its type
+def _served(stub: type, published: type) -> Any:  # noqa: ANN401 - grpclib does not export its type
     """Return a published service of which the stub has some methods."""
-    missing = getattr(published, "__abstractmethods__", frozenset[str]()) - vars(own).keys()
-    return type(own.__name__, (own, published), dict.fromkeys(missing, _absent))()
+    missing = getattr(published, "__abstractmethods__", frozenset[str]()) - vars(stub).keys()
+    return type(stub.__name__, (stub, published), dict.fromkeys(missing, _absent))()
 
 
 async def main() -> None:

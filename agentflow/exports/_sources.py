@@ -1,8 +1,9 @@
-"""Trees and episodes from the files of a run: those of a synthesis, a rollout, a training, or a gateway."""
+"""Trees and episodes of a run: from its journal, which may be that of an active or killed one, or from its files."""
 
 import re
-from collections.abc import Generator, Iterator
+from collections.abc import Collection, Generator, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
@@ -15,18 +16,29 @@ from agentflow._decoding import DECODE_ERRORS, decode_reason
 from agentflow._folder_files import open_file, read_file, read_lines
 from agentflow.errors import ConfigurationError
 from agentflow.exports._recorded import agent_tree, episode_trees
-from agentflow.exports._records import ExportAnswer, ExportCall, ExportImage, ExportNode, ExportTree
+from agentflow.exports._records import ExportAnswer, ExportTree, empty_tree, numbered_calls
 from agentflow.extras import missing_extra
 from agentflow.gateway import recorded_episode, recorded_ids, recorded_image
+from agentflow.inspection import RunKind, RunReader, SeedSummary
+from agentflow.inspection._reader import damage_reported
 from agentflow.models import ToolSpec
+from agentflow.rollouts import TaskResult, episode_tree
+from agentflow.runs import image_file
+from agentflow.synthesis import (
+    PAIRS,
+    SURPLUS,
+    TASKS,
+    TRAJECTORIES,
+    TREES,
+    SeedResult,
+    TreeRecord,
+    pair_of_task,
+    pair_record,
+    start_of,
+)
 from agentflow.tasks import VerifiableTask
-from agentflow.trace import Tokens
+from agentflow.trace import Blob, Exchange, TokenCall, Tokens, Tree, Voice, digest
 
-_PAIRS: Final = "synthesized_qa.jsonl"
-_SURPLUS: Final = "surplus.jsonl"
-_PATHS: Final = "trajectories.jsonl"
-_TREES: Final = "trees.jsonl"
-_TASKS: Final = "tasks.jsonl"
 _RESULTS: Final = "results.jsonl"
 _ROLLOUTS: Final = "rollouts"
 _GATEWAY: Final = "gateway"
@@ -34,8 +46,8 @@ _EPISODES: Final = "episodes.db"
 _DRAW: Final = re.compile(r"@\d+(#.*)?$", re.DOTALL)
 """End of a group's name: the number of its draw, and its agent."""
 _KINDS: Final = (
-    (_TREES, "synthesis"),
-    (_PATHS, "rollout"),
+    (TREES, "synthesis"),
+    (TRAJECTORIES, "rollout"),
     (f"{_GATEWAY}/{_EPISODES}", "tuning"),
     (_ROLLOUTS, "training"),
     (_EPISODES, "gateway"),
@@ -43,6 +55,7 @@ _KINDS: Final = (
 """Files of a run, and its kind."""
 _WHOLE: Final = 100.0
 """Highest score of a path."""
+_PAGE: Final = 200
 
 T = TypeVar("T", bound=Struct)
 
@@ -88,19 +101,13 @@ class _AcceptedPairLine(Struct):
         return all(any(span.region is None for span in citations) for citations in steps)
 
 
+class _NodeName(Struct):
+    node_id: str
+
+
 class _SelectedPathLine(Struct):
     trajectory_id: str
-    nodes: list[ExportNode]
-
-
-class _GrownTreeLine(Struct):
-    tree_id: str
-    source_id: str
-    seed_data: str
-    nodes: tuple[ExportNode, ...]
-    seed_kwargs: dict[str, Any] = field(default_factory=dict[str, Any])
-    stalled: dict[str, str] = field(default_factory=dict[str, str])
-    duplicates: int = 0
+    nodes: list[_NodeName]
 
 
 class _ExchangeLine(Struct):
@@ -110,17 +117,21 @@ class _ExchangeLine(Struct):
     unusable: tuple[Tokens, ...] = ()
 
 
-class _RolloutEpisodeLine(Struct):
-    trajectory_id: str
-    task_id: str
-    seed_data: str
-    nodes: tuple[ExportNode, ...]
+class _RolloutEpisodeLine(TreeRecord, kw_only=True):
     sample: int = 0
     answer: str = ""
     score: float | None = None
     agent: str = ""
     ending: str | None = None
     exchanges: list[_ExchangeLine] = field(default_factory=list[_ExchangeLine])
+
+
+class _SurplusLine(Struct):
+    qa_id: str
+
+
+class _TaskLine(Struct):
+    id: str
 
 
 class _TaskReferencesLine(Struct):
@@ -155,7 +166,10 @@ class RunFiles:
     def key(self) -> str:
         """Digest of the files that are read: the same content gives the same key."""
         total = sha256()
-        names = {"synthesis": (_TREES, _PATHS, _PAIRS, _SURPLUS, _TASKS), "rollout": (_PATHS, _RESULTS)}
+        names = {
+            "synthesis": (TREES, TRAJECTORIES, PAIRS, SURPLUS, TASKS),
+            "rollout": (TRAJECTORIES, _RESULTS),
+        }
         paths = [self.folder / name for name in names.get(self.kind, ())]
         if self.kind in ("training", "tuning"):
             paths = self._steps()
@@ -186,10 +200,10 @@ class RunFiles:
         """Return the tools of the run; empty: it kept no schemas."""
         return ()
 
-    def image(self, image: ExportImage) -> bytes | None:
+    def image(self, image: Blob) -> bytes | None:
         """Return the bytes of an image; `None`: it is missing."""
         with suppress(OSError, ValueError):
-            return read_file(self.folder / image.file, self.folder)
+            return read_file(self.folder / image_file(image), self.folder)
         with suppress(KeyError):
             return recorded_image(self._gateway, image.hash)
         return None
@@ -197,41 +211,24 @@ class RunFiles:
     def _synthesis(self) -> Iterator[ExportTree]:
         selected = {line.trajectory_id: [node.node_id for node in line.nodes] for line in self._paths()}
         answers: dict[str, list[ExportAnswer]] = {}
-        for name, right in ((_PAIRS, True), (_SURPLUS, False)):
+        for name, right in ((PAIRS, True), (SURPLUS, False)):
             if not right and not (self.folder / name).exists():
                 continue
             for number, pair in enumerate(json_lines(self.folder, name, _AcceptedPairLine), 1):
                 nodes = selected.get(pair.trajectory_id)
                 if nodes is None:
-                    missing = f"trajectory {pair.trajectory_id} is not in {_PATHS}; write the files again"
-                    raise ConfigurationError(f"{self.folder / name}:{number}: {missing}")
-                score = pair.metadata.score
-                answers.setdefault(pair.source_id, []).append(
-                    ExportAnswer(
-                        id=pair.qa_id,
-                        question=pair.question,
-                        answer=pair.answer,
-                        nodes=tuple(pair.metadata.path or nodes),
-                        whole_path=tuple(nodes) if pair.metadata.path else (),
-                        documents=tuple(document.id for document in pair.metadata.documents),
-                        score=None if score is None else score / _WHOLE,
-                        right=right,
-                        surplus=not right,
-                        is_shown=pair.is_text,
-                        references=(pair.answer,),
-                        quotes=pair.quotes if pair.metadata.path else (),
+                    missing = (
+                        f"trajectory {pair.trajectory_id} is not in {TRAJECTORIES}; write the files again"
                     )
-                )
+                    raise ConfigurationError(f"{self.folder / name}:{number}: {missing}")
+                answers.setdefault(pair.source_id, []).append(_pair_answer(pair, tuple(nodes), right=right))
         tasks: dict[str, list[VerifiableTask]] = {}
-        if (self.folder / _TASKS).exists():
-            for task in json_lines(self.folder, _TASKS, VerifiableTask):
+        if (self.folder / TASKS).exists():
+            for task in json_lines(self.folder, TASKS, VerifiableTask):
                 tasks.setdefault(task.source_id, []).append(task)
-        for line in json_lines(self.folder, _TREES, _GrownTreeLine):
+        for line in json_lines(self.folder, TREES, TreeRecord):
             yield ExportTree(
-                id=line.tree_id,
-                group=line.source_id,
-                text=line.seed_data,
-                nodes=line.nodes,
+                tree=line.tree,
                 is_episode=False,
                 answers=tuple(answers.get(line.source_id, ())),
                 tasks=tuple(tasks.get(line.source_id, ())),
@@ -239,7 +236,7 @@ class RunFiles:
             )
 
     def _paths(self) -> Iterator[_SelectedPathLine]:
-        return json_lines(self.folder, _PATHS, _SelectedPathLine)
+        return json_lines(self.folder, TRAJECTORIES, _SelectedPathLine)
 
     def _rollout(self) -> Iterator[ExportTree]:
         references: dict[tuple[str, int], tuple[str, ...]] = {}
@@ -248,25 +245,13 @@ class RunFiles:
                 (one.task_id, one.sample): one.references
                 for one in json_lines(self.folder, _RESULTS, _TaskReferencesLine)
             }
-        for line in json_lines(self.folder, _PATHS, _RolloutEpisodeLine):
-            answer = ExportAnswer(
-                id=line.trajectory_id,
-                question=line.seed_data,
+        for line in json_lines(self.folder, TRAJECTORIES, _RolloutEpisodeLine):
+            yield _episode(
+                line.tree,
                 answer=line.answer,
-                nodes=tuple(node.node_id for node in line.nodes),
                 score=line.score,
-                right=bool(line.answer) and line.score is not None and line.score >= 1.0,
                 references=references.get((line.task_id, line.sample), ()),
-            )
-            yield ExportTree(
-                id=line.trajectory_id,
-                group=line.task_id,
-                text=line.seed_data,
-                nodes=line.nodes,
-                is_episode=True,
-                answers=(answer,),
-                calls=tuple(_calls(line.exchanges)),
-                reward=line.score,
+                exchanges=line.exchanges,
                 facts={"sample": line.sample, "agent": line.agent, "ending": line.ending},
             )
 
@@ -275,25 +260,17 @@ class RunFiles:
         used = set[str]()
         for episode in self._trained():
             sample, record = episode.sample, episode.record
-            tree = ExportTree(
-                id=sample.id, group=_DRAW.sub("", sample.task), draw=sample.task, text="", is_episode=True
-            )
+            group = empty_tree(sample.id, _DRAW.sub("", sample.task), "")
+            tree = ExportTree(tree=group, draw=sample.task, is_episode=True)
             if record is not None:
                 used.add(record.offer.id)
                 tree = agent_tree(record, episode.agent)
-            calls = tuple(
-                ExportCall(
-                    id=str(number),
-                    role=episode.agent,
-                    tokens=call,
-                    advantage=episode.advantage_of(number - 1),
-                )
-                for number, call in enumerate(sample.calls, 1)
-            )
+            advantages = {str(n): episode.advantage_of(n - 1) for n in range(1, len(sample.calls) + 1)}
             facts = {"step": episode.step, "agent": episode.agent, "turn_rewards": sample.turn_rewards}
             yield replace(
                 tree,
-                calls=calls,
+                calls=numbered_calls(sample.calls, episode.agent),
+                advantages={call: own for call, own in advantages.items() if own is not None},
                 reward=sample.reward,
                 leaf=_leaf_of(sample.id),
                 facts={**tree.facts, **facts},
@@ -313,6 +290,124 @@ class RunFiles:
         yield from RunTokens(self.folder).episodes()
 
 
+class RunJournal:
+    """A synthesis or a rollout, read from its journal."""
+
+    def __init__(self, reader: RunReader) -> None:
+        """Read the kind of the run."""
+        self._reader = reader
+        summary = reader.summary()
+        self._folder = Path(summary.folder) if summary.folder else None
+        self._place = summary.folder or reader.name
+        self.kind = summary.kind.value
+        """`synthesis` or `rollout`."""
+        self.key = digest(summary.settings, 16)
+        """Key of the run, from which its ids derive."""
+
+    def tools(self) -> tuple[ToolSpec, ...]:
+        """Return the tools of the run; empty: it kept no schemas."""
+        return self._reader.tools()
+
+    def image(self, image: Blob) -> bytes | None:
+        """Return the bytes of an image; `None`: it is missing."""
+        with suppress(KeyError):
+            return self._reader.blob(image.hash)[0]
+        return None
+
+    def trees(self) -> Iterator[ExportTree]:
+        """Yield the trees or episodes in the order of the run, the unfinished ones as far as they are known."""
+        after = ""
+        while page := self._seeds(after):
+            for seed in page:
+                with damage_reported(f"{self._place}: {seed.id}"):
+                    exported = self._exported(seed)
+                if exported is not None:
+                    yield exported
+            after = page[-1].id
+
+    def _seeds(self, after: str) -> list[SeedSummary]:
+        with damage_reported(self._place):
+            return self._reader.seeds(after=after, limit=_PAGE)
+
+    def _exported(self, seed: SeedSummary) -> ExportTree | None:
+        """Return a tree or an episode; `None`: nothing of the tree is known."""
+        result = self._reader.result(seed.id)
+        if self.kind == RunKind.ROLLOUT:
+            if isinstance(result, TaskResult):
+                return _task_episode(result)
+            return ExportTree(tree=empty_tree(seed.id, seed.task, seed.text), is_episode=True)
+        if (tree := self._reader.tree(seed.id)) is None:
+            return None
+        own = result if isinstance(result, SeedResult) else SeedResult()
+        written = tuple(task for task in own.tasks if self._tasks is None or task.id in self._tasks)
+        return ExportTree(
+            tree=replace(tree, nodes=(start_of(tree), *tree.nodes[1:])),
+            is_episode=False,
+            answers=tuple(_answers(own, seed.id, written, self._surplus)),
+            tasks=written,
+            surplus_tasks=tuple(task.id for task in own.tasks if task not in written),
+            calls=tuple(self._reader.planner_calls(seed.id)),
+            facts={"kwargs": tree.seed.kwargs, "stalled": tree.stalled, "duplicates": tree.duplicates},
+        )
+
+    @cached_property
+    def _surplus(self) -> frozenset[str]:
+        """Ids of accepted pairs that the files of the run leave out; empty as long as there are no files."""
+        return frozenset(line.qa_id for line in self._lines(SURPLUS, _SurplusLine) or ())
+
+    @cached_property
+    def _tasks(self) -> frozenset[str] | None:
+        """Ids of the tasks in the files of the run; `None` as long as there are no files: all."""
+        lines = self._lines(TASKS, _TaskLine)
+        return None if lines is None else frozenset(line.id for line in lines)
+
+    def _lines(self, name: str, kind: type[T]) -> Iterator[T] | None:
+        """Return the lines of a file of the run; `None`: there is none."""
+        if self._folder is None or not (self._folder / name).exists():
+            return None
+        return json_lines(self._folder, name, kind)
+
+
+def _answers(
+    result: SeedResult, seed: str, tasks: Sequence[VerifiableTask], surplus: Collection[str]
+) -> Iterator[ExportAnswer]:
+    """Yield the pairs of tasks and the accepted pairs: first those of the file."""
+    for task in tasks:
+        if (own := pair_of_task(task, result.trajectories)) is not None:
+            yield ExportAnswer(
+                id=own.id,
+                question=own.question,
+                answer=own.answer,
+                nodes=own.path.nodes,
+                score=own.path.score.total / _WHOLE,
+                right=True,
+                references=(own.answer,),
+            )
+    paths = {path.id: path for path in result.trajectories}
+    for pair in sorted(result.pairs, key=lambda pair: pair.id in surplus):
+        path = paths[pair.trajectory_id]
+        line = msgspec.convert(pair_record(seed, pair, path), _AcceptedPairLine, from_attributes=True)
+        yield _pair_answer(line, path.nodes, right=pair.id not in surplus)
+
+
+def _task_episode(result: TaskResult) -> ExportTree:
+    tree, episode = episode_tree(result), result.episode
+    facts: dict[str, Any] = {
+        "sample": result.sample,
+        "agent": "" if episode is None else episode.agent,
+        "ending": None if episode is None else episode.ending.value,
+        **({"kwargs": result.task.kwargs} if result.task.kwargs else {}),
+    }
+    return _episode(
+        tree,
+        answer=result.answer,
+        score=None if result.scored is None else result.score,
+        references=result.task.references,
+        exchanges=() if episode is None else episode.exchanges,
+        facts=facts,
+    )
+
+
 def kind_of_files(folder: Path) -> str | None:
     """Return the kind of the run whose files a folder has; `None`: it has none."""
     return next((kind for name, kind in _KINDS if (folder / name).exists()), None)
@@ -324,12 +419,52 @@ def _leaf_of(sample: str) -> str:
     return last if last.startswith("node_") else ""
 
 
-def _calls(lines: list[_ExchangeLine]) -> Iterator[ExportCall]:
-    for line in lines:
-        for number, tokens in enumerate(line.unusable, 1):
-            yield ExportCall(id=f"{line.key}/unusable/{number}", role=line.role, tokens=tokens)
-        if line.tokens is not None:
-            yield ExportCall(id=line.key, role=line.role, tokens=line.tokens)
+def _pair_answer(pair: _AcceptedPairLine, nodes: tuple[str, ...], *, right: bool) -> ExportAnswer:
+    score = pair.metadata.score
+    return ExportAnswer(
+        id=pair.qa_id,
+        question=pair.question,
+        answer=pair.answer,
+        nodes=tuple(pair.metadata.path or nodes),
+        whole_path=nodes if pair.metadata.path else (),
+        documents=tuple(document.id for document in pair.metadata.documents),
+        score=None if score is None else score / _WHOLE,
+        right=right,
+        surplus=not right,
+        is_shown=pair.is_text,
+        references=(pair.answer,),
+        quotes=pair.quotes if pair.metadata.path else (),
+    )
+
+
+def _episode(
+    tree: Tree,
+    *,
+    answer: str,
+    score: float | None,
+    references: tuple[str, ...],
+    exchanges: Iterable[_ExchangeLine | Exchange],
+    facts: dict[str, Any],
+) -> ExportTree:
+    own = ExportAnswer(
+        id=tree.id,
+        question=tree.seed.content,
+        answer=answer,
+        nodes=tuple(node.id for node in tree.nodes),
+        score=score,
+        right=bool(answer) and score is not None and score >= 1.0,
+        references=references,
+    )
+    calls = tuple(call for exchange in exchanges for call in _calls(exchange))
+    return ExportTree(tree=tree, is_episode=True, answers=(own,), calls=calls, reward=score, facts=facts)
+
+
+def _calls(exchange: _ExchangeLine | Exchange) -> Iterator[TokenCall]:
+    voice = Voice(role=exchange.role)
+    for number, tokens in enumerate(exchange.unusable, 1):
+        yield TokenCall(id=f"{exchange.key}/unusable/{number}", voice=voice, tokens=tokens)
+    if exchange.tokens is not None:
+        yield TokenCall(id=exchange.key, voice=voice, tokens=exchange.tokens)
 
 
 def json_lines(folder: Path, name: str, kind: type[T]) -> Iterator[T]:
