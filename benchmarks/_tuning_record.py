@@ -262,10 +262,12 @@ def page_of(entries: Sequence[TuningEntry], compared: Sequence[str] = ()) -> str
     newest = list(reversed(entries))
     parts = [_HEAD, *(_row(entry) for entry in newest)]
     parts.append("\n## Curves\n\nMean reward by step, and the range over the seeds.\n")
-    latest = {entry.task: entry for entry in entries if entry.curve and entry.task not in compared}
+    latest = {
+        (entry.task, entry.model): entry for entry in entries if entry.curve and entry.task not in compared
+    }
     for entry in latest.values():
         parts.append(
-            f"\n`{entry.task}`, {entry.measure}:\n\n| step | mean | lowest | highest |\n| ---: | ---: | ---: | ---: |\n"
+            f"\n`{entry.task}`, {entry.model}, {entry.measure}:\n\n| step | mean | lowest | highest |\n| ---: | ---: | ---: | ---: |\n"
         )
         parts += [
             f"| {step} | {mean:.3f} | {low:.3f} | {high:.3f} |\n"

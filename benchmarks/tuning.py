@@ -265,6 +265,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--record-short", action="store_true", help="append the short run of five seeds")
     parser.add_argument("--page", action="store_true", help="write the pages")
     parser.add_argument("--task", default="", help="name of the task of --record")
+    parser.add_argument("--model", choices=MODELS, default="tiny", help="model of --record")
     parser.add_argument("--backbone", default="local")
     parser.add_argument("--hardware", default=_hardware())
     parser.add_argument("--commit", type=_commit, default=_commit())
@@ -284,7 +285,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if given.record:
         names = {
             name: getattr(given, name)
-            for name in ("task", "commit", "backbone", "hardware", "before", "after")
+            for name in ("task", "model", "commit", "backbone", "hardware", "before", "after")
         }
         append(RECORD, entry_of(given.record, **names))
     if given.record_short:

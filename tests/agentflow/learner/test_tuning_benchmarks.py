@@ -133,8 +133,12 @@ def test_the_command_appends_runs_and_writes_the_page(
     monkeypatch.setattr(tuning, "PAGE", tmp_path / "page.md")
     monkeypatch.setattr(tuning, "COMPARISON", tmp_path / "comparison.md")
     folder = str(write_run(tmp_path / "0", 0, curve=[[1, 0.5], [3, 0.75]]))
-    assert tuning.main(["--record", folder, "--task", "countdown", "--commit", "c0ffee"]) == 0
+    assert (
+        tuning.main(["--record", folder, "--task", "countdown", "--model", "smollm2", "--commit", "c0ffee"])
+        == 0
+    )
     [entry] = read_entries(tmp_path / "record.jsonl")
+    assert entry.model == "smollm2"
     assert entry.curve == (CurvePoint(1, 0.5, 0.5, 0.5), CurvePoint(3, 0.75, 0.75, 0.75))
     assert "| 3 | 0.750 | 0.750 | 0.750 |" in (tmp_path / "page.md").read_text()
 
