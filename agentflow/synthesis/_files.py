@@ -13,7 +13,8 @@ import msgspec
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from agentflow.runs import AtomicFiles, BlobReader, image_record
+from agentflow.errors import ConfigurationError
+from agentflow.runs import AtomicFiles, BlobReader, image_file, image_record
 from agentflow.synthesis._config import SynthesisConfig
 from agentflow.synthesis._projection import PairKey, QuestionIndex, Surplus, surplus_of
 from agentflow.synthesis._report import Report, ReportBuilder
@@ -319,6 +320,24 @@ class _ActionRecord(Struct):
     args: dict[str, Any]
 
 
+class _ImageRecord(Struct):
+    """Record of an image; it is read from the file of its hash, and no other one may be named."""
+
+    hash: str
+    mime: str
+    file: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.file not in (None, image_file(self.blob)):
+            raise ConfigurationError(
+                f"{self.file!r:.200} is not the file of an image: images/NAME, named by its hash"
+            )
+
+    @property
+    def blob(self) -> Blob:
+        return Blob(self.hash, self.mime)
+
+
 class _NodeRecord(Struct):
     node_id: str
     depth: int
@@ -329,7 +348,7 @@ class _NodeRecord(Struct):
     verdict: Verdict | None = None
     reason: str | None = None
     failure: Failure | None = None
-    images: tuple[Blob, ...] | None = None
+    images: tuple[_ImageRecord, ...] | None = None
     sources: tuple[SourceSpan, ...] | None = None
     reasoning: str = ""
     trainable: bool = True
@@ -340,7 +359,8 @@ class _NodeRecord(Struct):
 
     def node(self, position: int) -> Node:
         """Return the node."""
-        seen = Observation((Text(self.observation), *(self.images or ())), self.sources or ())
+        images = [image.blob for image in self.images or ()]
+        seen = Observation((Text(self.observation), *images), self.sources or ())
         return Node(
             id=self.node_id,
             parent=self.parent_id,
