@@ -71,6 +71,16 @@ class Recording(Struct, kw_only=True):
 class Nobody:
     """Roles that are not there."""
 
+    @property
+    def generator(self) -> "Nobody":
+        """Nobody writes."""
+        return self
+
+    @property
+    def reader(self) -> "Nobody":
+        """Nobody reads."""
+        return self
+
     def __getattr__(self, name: str) -> Callable[[object], Awaitable[NoReturn]]:
         async def asked(request: object) -> NoReturn:
             raise AssertionError(f"no answer is recorded for {name}: {str(request)[:500]}")
