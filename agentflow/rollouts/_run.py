@@ -233,7 +233,7 @@ class RolloutRun(SupervisedRun[RolloutConfig, RolloutProgress]):
             settings=settings,
             put_blob=run.put_blob,
             blob=run.blob,
-            prices=prices,
+            prices=prices.get(AGENT),
             gate=gate,
         )
 

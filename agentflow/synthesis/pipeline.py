@@ -274,14 +274,13 @@ class SynthesisRun(SupervisedRun[SynthesisConfig, SynthesisProgress]):
         )
         spec = ChildSpec(id="sandboxes", start=lambda: pool, restart=Restart.TRANSIENT, shutdown=30)
         await start_child(self._supervisor, spec)
-        prices = self.config.model_for("agent").known_prices
         agent = ToolAgent(
             model=model,
             tools=self.chosen.tools,
             settings=EpisodeSettings(max_turns=self.config.difficulty.max_turns),
             put_blob=run.put_blob,
             blob=run.blob,
-            prices=None if prices is None else {"agent": prices},
+            prices=self.config.model_for("agent").known_prices,
             gate=self._gate.run,
         )
         return AttemptMaker(agent=agent, fresh=pool.fresh)

@@ -1,6 +1,6 @@
 """Episodes of a single agent with native tool calls."""
 
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
@@ -77,8 +77,8 @@ class ToolAgent:
     """Stores images."""
     blob: ReadBlob
     """Reads images for a model with vision."""
-    prices: Mapping[str, Prices] | None = None
-    """Prices of the model under `agent`, for `max_cost`."""
+    prices: Prices | None = None
+    """Prices of the model, for `max_cost`."""
     gate: EffectGate | None = None
     """Gate for every call of a model or tool; without one they run immediately."""
     clock: Clock = SYSTEM_CLOCK
@@ -88,7 +88,8 @@ class ToolAgent:
         self, task: Task, sandbox: Sandbox, page: Page, prepare: Prepare | None = None
     ) -> Episode:
         """Work on a task; see `EpisodeAgent`."""
-        ledger = EpisodeLedger(page, self.settings, prices=self.prices, gate=self.gate, clock=self.clock)
+        prices = None if self.prices is None else {"agent": self.prices}
+        ledger = EpisodeLedger(page, self.settings, prices=prices, gate=self.gate, clock=self.clock)
         return await _AgentEpisode(self, task, sandbox, ledger, prepare).solve()
 
     async def act(self, sandbox: Sandbox, action: Action) -> ActionOutcome:

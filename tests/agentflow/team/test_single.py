@@ -86,7 +86,7 @@ async def solved(
             settings=EpisodeSettings.model_validate(settings),
             put_blob=blobs.put,
             blob=blobs.read,
-            prices=None if prices is None else {"agent": prices},
+            prices=prices,
             clock=clock,
         )
         return await agent.solve(task, sandbox, (book or Book()).open())
