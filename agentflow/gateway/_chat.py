@@ -1,17 +1,19 @@
-"""Chat completions API of the gateway."""
+"""OpenAI's APIs without state: chat completions, and completions of a prompt without roles."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Literal
 
 import msgspec
 from msgspec import Meta, Struct
 
-from agentflow.gateway._chat_reply import ChatReply
-from agentflow.gateway._conversation import ConversationBuilder, texts_of, tool_call, tool_spec
 from agentflow.gateway._dialect import (
-    Arrival,
+    ConversationBuilder,
     ParsedRequest,
+    RequestContext,
+    RequestImages,
     StrictBody,
+    arguments_text,
+    cached_tokens,
     checked,
     decode,
     encode,
@@ -19,15 +21,15 @@ from agentflow.gateway._dialect import (
     extra_sampling,
     invalid,
     openai_failure,
+    texts_of,
+    tool_call,
+    tool_spec,
+    total_usage,
+    unsent,
+    unsupported,
 )
-from agentflow.gateway._images import RequestImages
 from agentflow.gateway._types import GatewayCall, GatewayError
-from agentflow.models import ImagePart, Sampling, TextPart, ToolSpec
-
-TEXT_AND_IMAGES = "the models of the gateway read text and images; describe it in text"
-"""Remedy for audio and files in a conversation."""
-TEXT_ONLY = "only the user's messages and results of tools have images"
-"""Remedy for images elsewhere."""
+from agentflow.models import ApiAnswer, ImagePart, Sampling, TextPart, ToolSpec
 
 
 class _ChatText(StrictBody, tag="text"):
@@ -235,19 +237,31 @@ class ChatBody(SamplingBody, kw_only=True):
     }
 
 
-_DECODER = msgspec.json.Decoder(ChatBody)
+_CHAT_DECODER = msgspec.json.Decoder(ChatBody)
 _BODY = (
     ChatBody, _AssistantMessage, _ToolMessage, _ChatText, _ChatToolCall, _ChatFunction, _ChatTool, _FunctionSpec, StreamOptions,
     _ResponseFormat, _NamedSchema, _ChatToolChoice, _ChosenFunction,
 )  # fmt: skip
 
 
-class ChatApi:
+class _OpenAiApi:
+    """Errors in OpenAI's format."""
+
+    def failure(self, error: GatewayError) -> bytes:
+        """Return the body of an error."""
+        return encode(openai_failure(error))
+
+    def failure_event(self, error: GatewayError) -> bytes:
+        """Return the event of an error."""
+        return event(openai_failure(error))
+
+
+class ChatApi(_OpenAiApi):
     """Chat completions: `/v1/chat/completions`."""
 
-    def parse(self, body: bytes, arrival: Arrival) -> ParsedRequest:
+    def parse(self, body: bytes, context: RequestContext) -> ParsedRequest:
         """Parse the body of a request."""
-        given = decode(body, _DECODER, _BODY)
+        given = decode(body, _CHAT_DECODER, _BODY)
         named = any(message.name is not None for message in given.messages)
         ignored = (*given.ignored(), *(["messages.name"] if named else []))
         if given.modalities not in (None, [], ["text"]):
@@ -265,16 +279,8 @@ class ChatApi:
             template=given.chat_template_kwargs or {},
             stream=bool(given.stream),
         )
-        reply = ChatReply(given.model, arrival.created, given.wants_usage)
+        reply = ChatReply(given.model, context.created, given.wants_usage)
         return ParsedRequest(call=checked(call), model=given.model, reply=reply, ignored=ignored)
-
-    def failure(self, error: GatewayError) -> bytes:
-        """Return the body of an error."""
-        return encode(openai_failure(error))
-
-    def failure_event(self, error: GatewayError) -> bytes:
-        """Return the event of an error."""
-        return event(openai_failure(error))
 
 
 def _conversation(given: list[_AnyMessage]) -> ConversationBuilder:
@@ -284,14 +290,12 @@ def _conversation(given: list[_AnyMessage]) -> ConversationBuilder:
         match message:
             case _AssistantMessage():
                 calls = [
-                    tool_call(one.id, one.function.name, one.function.arguments)
-                    for one in message.tool_calls or ()
+                    tool_call(call.id, call.function.name, call.function.arguments)
+                    for call in message.tool_calls or ()
                 ]
-                said = [
-                    *texts_of(_parts(message.content, place)),
-                    *([message.refusal] if message.refusal else []),
-                ]
-                builder.add_answer(said or [""], calls, message.reasoning_content or message.reasoning or "")
+                texts = texts_of(_parts(message.content, place))
+                texts += [message.refusal] if message.refusal else []
+                builder.add_answer(texts or [""], calls, message.reasoning_content or message.reasoning or "")
             case _ToolMessage():
                 builder.add_result(message.tool_call_id, list(_parts(message.content, place, builder.images)))
             case _UserMessage():
@@ -317,13 +321,6 @@ def _parts(
                 raise unsupported(part, f"{place}[{number}]")
 
 
-def unsupported(part: Struct, place: str) -> GatewayError:
-    """Return the refusal of a part that can't be in its message."""
-    kind = str(type(part).__struct_config__.tag)
-    remedy = TEXT_ONLY if "image" in kind else TEXT_AND_IMAGES
-    return invalid(f"{place}: {kind} is not supported: {remedy}", "unsupported_content")
-
-
 def _tools(given: list[_ChatTool]) -> Iterator[ToolSpec]:
     for number, tool in enumerate(given):
         function = tool.function
@@ -339,3 +336,196 @@ def _schema(format: _ResponseFormat | None) -> dict[str, Any] | None:
     if format.json_schema is None or format.json_schema.schema is None:
         raise invalid("response_format.json_schema.schema is missing; add it")
     return format.json_schema.schema
+
+
+class ChatReply:
+    """Writes the answers to one request."""
+
+    ping = b": ping\n\n"
+
+    def __init__(self, model: str, created: int, usage: bool) -> None:
+        """Store fields of the request.
+
+        :param usage: the stream ends with the usage.
+        """
+        self._fields = {"created": created, "model": model}
+        self._usage = usage
+        self._id = ""
+        self._sent = ""
+
+    def body(self, answers: Sequence[ApiAnswer]) -> bytes:
+        """Return the body of a response without events."""
+        choices = [
+            {"index": index, "message": _message(answer), "logprobs": None, "finish_reason": answer.finish}
+            for index, answer in enumerate(answers)
+        ]
+        head = {"id": f"chatcmpl-{answers[0].id}", "object": "chat.completion", **self._fields}
+        return encode({**head, "choices": choices, "usage": openai_usage(answers)})
+
+    def opening(self, answer: str) -> Iterator[bytes]:
+        """Yield the first events."""
+        self._id = answer
+        yield self._chunk(0, {"role": "assistant", "content": ""})
+
+    def piece(self, text: str) -> Iterator[bytes]:
+        """Yield the events of a piece of text."""
+        self._sent += text
+        yield self._chunk(0, {"content": text})
+
+    def ending(self, answers: Sequence[ApiAnswer]) -> Iterator[bytes]:
+        """Yield all events that were not sent yet."""
+        for index, answer in enumerate(answers):
+            if index:
+                yield self._chunk(index, {"role": "assistant", "content": ""})
+            if answer.reasoning:
+                yield self._chunk(index, {"reasoning_content": answer.reasoning})
+            if rest := unsent(answer, "" if index else self._sent):
+                yield self._chunk(index, {"content": rest})
+            for number, call in enumerate(_calls(answer)):
+                function = call["function"]
+                begun = {"index": number, **call, "function": {**function, "arguments": ""}}
+                yield self._chunk(index, {"tool_calls": [begun]})
+                written = {"index": number, "function": {"arguments": function["arguments"]}}
+                yield self._chunk(index, {"tool_calls": [written]})
+            yield self._chunk(index, {}, answer.finish)
+        if self._usage:
+            yield event({**self._head(), "choices": [], "usage": openai_usage(answers)})
+        yield b"data: [DONE]\n\n"
+
+    def _head(self) -> dict[str, Any]:
+        return {"id": f"chatcmpl-{self._id}", "object": "chat.completion.chunk", **self._fields}
+
+    def _chunk(self, index: int, delta: dict[str, Any], finish: str | None = None) -> bytes:
+        choice = {"index": index, "delta": delta, "logprobs": None, "finish_reason": finish}
+        return event({**self._head(), "choices": [choice], **({"usage": None} if self._usage else {})})
+
+
+def _message(answer: ApiAnswer) -> dict[str, Any]:
+    content = answer.text or (None if answer.calls else "")
+    message: dict[str, Any] = {"role": "assistant", "content": content, "refusal": None}
+    if answer.reasoning:
+        message["reasoning_content"] = answer.reasoning
+    return {**message, "tool_calls": _calls(answer)} if answer.calls else message
+
+
+def _calls(answer: ApiAnswer) -> list[dict[str, Any]]:
+    return [
+        {
+            "id": call.id,
+            "type": "function",
+            "function": {"name": call.name, "arguments": arguments_text(call)},
+        }
+        for call in answer.calls
+    ]
+
+
+def openai_usage(answers: Sequence[ApiAnswer]) -> dict[str, Any]:
+    """Return the usage of a call in the format of chat completions."""
+    used = total_usage(answers)
+    return {
+        "prompt_tokens": used.prompt_tokens,
+        "completion_tokens": used.completion_tokens,
+        "total_tokens": used.prompt_tokens + used.completion_tokens,
+        "prompt_tokens_details": {"cached_tokens": cached_tokens(answers)},
+    }
+
+
+class CompletionsBody(SamplingBody, kw_only=True):
+    """Body of a request to `/v1/completions`."""
+
+    model: str
+    prompt: str | list[int | str | list[int]]
+    user: object = None
+    best_of: int | None = None
+    echo: object = None
+    logprobs: object = None
+    suffix: object = None
+
+    IGNORED: ClassVar[tuple[str, ...]] = ("user",)
+    REFUSED: ClassVar[Mapping[str, str]] = {
+        "echo": "put the prompt before the answer yourself",
+        "logprobs": "read them from the tokens of the episode",
+        "suffix": "leave it out",
+    }
+
+
+_COMPLETIONS_DECODER = msgspec.json.Decoder(CompletionsBody)
+
+
+class CompletionsApi(_OpenAiApi):
+    """Completions: `/v1/completions`."""
+
+    def parse(self, body: bytes, context: RequestContext) -> ParsedRequest:
+        """Parse the body of a request."""
+        given = decode(body, _COMPLETIONS_DECODER, (CompletionsBody, StreamOptions))
+        ignored = given.ignored()
+        if given.best_of not in (None, given.n or 1):
+            raise invalid("best_of is not supported: ask for n answers")
+        call = GatewayCall(
+            dialect="completions",
+            prompt=_prompt(given.prompt),
+            answers=given.n or 1,
+            sampling=given.sampling(),
+            stream=bool(given.stream),
+        )
+        reply = CompletionsReply(given.model, context.created, given.wants_usage)
+        return ParsedRequest(call=checked(call), model=given.model, reply=reply, ignored=ignored)
+
+
+def _prompt(given: str | list[int | str | list[int]]) -> str | tuple[int, ...]:
+    if isinstance(given, str):
+        return given
+    ids = tuple(id for id in given if isinstance(id, int))
+    if ids and len(ids) == len(given):
+        return ids
+    if len(given) != 1 or isinstance(given[0], int):
+        raise invalid("prompt: send one prompt in each request, as text or as ids of tokens")
+    return given[0] if isinstance(given[0], str) else tuple(given[0])
+
+
+class CompletionsReply:
+    """Writes the answers to one request."""
+
+    ping = b": ping\n\n"
+
+    def __init__(self, model: str, created: int, usage: bool) -> None:
+        """Store fields of the request.
+
+        :param usage: the stream ends with the usage.
+        """
+        self._fields = {"object": "text_completion", "created": created, "model": model}
+        self._usage = usage
+        self._id = ""
+        self._sent = ""
+
+    def body(self, answers: Sequence[ApiAnswer]) -> bytes:
+        """Return the body of a response without events."""
+        choices = [_choice(index, answer.text, answer.finish) for index, answer in enumerate(answers)]
+        head = {"id": f"cmpl-{answers[0].id}", **self._fields}
+        return encode({**head, "choices": choices, "usage": openai_usage(answers)})
+
+    def opening(self, answer: str) -> Iterator[bytes]:
+        """Yield the first events: none."""
+        self._id = answer
+        yield from ()
+
+    def piece(self, text: str) -> Iterator[bytes]:
+        """Yield the events of a piece of text."""
+        self._sent += text
+        yield self._chunk([_choice(0, text, None)])
+
+    def ending(self, answers: Sequence[ApiAnswer]) -> Iterator[bytes]:
+        """Yield all events that were not sent yet."""
+        for index, answer in enumerate(answers):
+            yield self._chunk([_choice(index, unsent(answer, "" if index else self._sent), answer.finish)])
+        if self._usage:
+            yield self._chunk([], openai_usage(answers))
+        yield b"data: [DONE]\n\n"
+
+    def _chunk(self, choices: list[dict[str, Any]], usage: dict[str, Any] | None = None) -> bytes:
+        shown = {"usage": usage} if self._usage else {}
+        return event({"id": f"cmpl-{self._id}", **self._fields, "choices": choices, **shown})
+
+
+def _choice(index: int, text: str, finish: str | None) -> dict[str, Any]:
+    return {"index": index, "text": text, "logprobs": None, "finish_reason": finish}

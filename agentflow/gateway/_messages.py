@@ -1,4 +1,4 @@
-"""Messages API of the gateway, in Anthropic's format."""
+"""Messages API, in Anthropic's format."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -7,12 +7,14 @@ from typing import Any, ClassVar, Literal
 import msgspec
 from msgspec import Struct
 
-from agentflow.gateway._chat import unsupported
-from agentflow.gateway._conversation import ConversationBuilder, texts_of, tool_call, tool_spec
 from agentflow.gateway._dialect import (
-    Arrival,
+    ConversationBuilder,
     ParsedRequest,
+    RequestContext,
+    RequestImages,
     StrictBody,
+    arguments_object,
+    cached_tokens,
     checked,
     convert,
     decode,
@@ -20,12 +22,18 @@ from agentflow.gateway._dialect import (
     event,
     extra_sampling,
     invalid,
+    texts_of,
+    tool_call,
+    tool_spec,
+    total_usage,
+    unsent,
+    unsupported,
 )
-from agentflow.gateway._images import RequestImages
-from agentflow.gateway._messages_reply import MessagesReply
 from agentflow.gateway._types import GatewayCall, GatewayError
-from agentflow.models import ImagePart, Sampling, TextPart, ToolCall, ToolSpec
+from agentflow.models import ApiAnswer, ImagePart, Sampling, TextPart, ToolCall, ToolSpec
 
+_SIGNATURE = "agentflow"
+"""Signature of thinking; clients send it back unchanged."""
 _BILLING = "x-anthropic-billing-header:", re.compile(r"^x-anthropic-billing-header:.*\n?", re.MULTILINE)
 _TOTAL_TOKENS = (
     "<total_tokens>",
@@ -203,17 +211,16 @@ _BODY = (
 class MessagesApi:
     """Messages: `/v1/messages` and `/v1/messages/count_tokens`."""
 
-    def parse(self, body: bytes, arrival: Arrival) -> ParsedRequest:
+    def parse(self, body: bytes, context: RequestContext) -> ParsedRequest:
         """Parse the body of a request."""
-        parsed = self.parse_prompt(body, arrival)
-        call = parsed.call
-        if call.sampling.max_tokens is None:
+        parsed = self.parse_prompt(body, context)
+        if parsed.call.sampling.max_tokens is None:
             raise invalid("max_tokens is missing; add it")
         return parsed
 
-    def parse_prompt(self, body: bytes, arrival: Arrival) -> ParsedRequest:
+    def parse_prompt(self, body: bytes, context: RequestContext) -> ParsedRequest:
         """Parse the body of a request whose tokens are only counted: it needs no `max_tokens`."""
-        del arrival
+        del context
         given = decode(body, _DECODER, _BODY)
         ignored = [*given.ignored(), *_ignored_inside(given)]
         lines = _VolatileLines()
@@ -265,13 +272,13 @@ class _VolatileLines:
         """Return the texts without such lines; a text that has no other line is left out."""
         kept: list[str] = []
         for text in texts:
-            found, rest = 0, text
+            removed, rest = 0, text
             for mark, pattern in lines:
                 if mark in rest:
                     rest, number = pattern.subn("", rest)
-                    found += number
-            self.removed += found
-            if rest or not found:
+                    removed += number
+            self.removed += removed
+            if rest or not removed:
                 kept.append(rest)
         return kept
 
@@ -347,8 +354,8 @@ def _add_user(
             shown = (
                 [_TextBlock(text=block.content)] if isinstance(block.content, str) else block.content or []
             )
-            said = _parts(shown, f"{place}[{number}].content", images)
-            builder.add_result(block.tool_use_id, list(said), failed=bool(block.is_error))
+            result = _parts(shown, f"{place}[{number}].content", images)
+            builder.add_result(block.tool_use_id, list(result), failed=bool(block.is_error))
             continue
         for part in _parts([block], place, images, start=number):
             if isinstance(part, TextPart):
@@ -404,3 +411,102 @@ def _failure(error: GatewayError) -> dict[str, Any]:
     }  # fmt: skip
     kind = kinds.get(error.status, "invalid_request_error" if error.status < 500 else "api_error")
     return {"type": "error", "error": {"type": kind, "message": error.message}}
+
+
+class MessagesReply:
+    """Writes the answer to one request."""
+
+    ping = event({"type": "ping"}, "ping")
+
+    def __init__(self, model: str) -> None:
+        self._model = model
+        self._sent = ""
+        self._index = 0
+
+    def body(self, answers: Sequence[ApiAnswer]) -> bytes:
+        """Return the body of a response without events."""
+        answer = answers[0]
+        message = self._message(answer.id, list(_content(answer, answer.text)), _usage(answers))
+        return encode({**message, **_stopped(answer)})
+
+    def opening(self, answer: str) -> Iterator[bytes]:
+        """Yield the first events."""
+        message = self._message(answer, [], {"input_tokens": 0, "output_tokens": 0})
+        yield _event("message_start", message=message)
+        yield self.ping
+
+    def piece(self, text: str) -> Iterator[bytes]:
+        """Yield the events of a piece of text."""
+        if not self._sent:
+            yield _event("content_block_start", index=0, content_block={"type": "text", "text": ""})
+        self._sent += text
+        yield _event("content_block_delta", index=0, delta={"type": "text_delta", "text": text})
+
+    def ending(self, answers: Sequence[ApiAnswer]) -> Iterator[bytes]:
+        """Yield all events that were not sent yet."""
+        answer = answers[0]
+        rest = unsent(answer, self._sent)
+        if self._sent:
+            if rest:
+                yield from self.piece(rest)
+            yield _event("content_block_stop", index=0)
+            self._index, rest = 1, ""
+        for block in _content(answer, rest, begun=bool(self._sent)):
+            yield from self._block(block)
+        usage = _usage(answers)
+        yield _event("message_delta", delta=_stopped(answer), usage=usage)
+        yield _event("message_stop")
+
+    def _block(self, block: dict[str, Any]) -> Iterator[bytes]:
+        index, self._index = self._index, self._index + 1
+        empty: dict[str, dict[str, Any]] = {
+            "text": {"text": ""},
+            "thinking": {"thinking": "", "signature": ""},
+            "tool_use": {"input": {}},
+        }
+        yield _event("content_block_start", index=index, content_block={**block, **empty[block["type"]]})
+        deltas: dict[str, list[dict[str, Any]]] = {
+            "text": [{"type": "text_delta", "text": block.get("text")}],
+            "thinking": [
+                {"type": "thinking_delta", "thinking": block.get("thinking")},
+                {"type": "signature_delta", "signature": _SIGNATURE},
+            ],
+            "tool_use": [{"type": "input_json_delta", "partial_json": encode(block.get("input")).decode()}],
+        }
+        for delta in deltas[block["type"]]:
+            yield _event("content_block_delta", index=index, delta=delta)
+        yield _event("content_block_stop", index=index)
+
+    def _message(self, answer: str, content: list[dict[str, Any]], usage: dict[str, Any]) -> dict[str, Any]:
+        head = {"id": f"msg_{answer}", "type": "message", "role": "assistant", "model": self._model}
+        return {**head, "content": content, "stop_reason": None, "stop_sequence": None, "usage": usage}
+
+
+def _event(name: str, /, **fields: object) -> bytes:
+    return event({"type": name, **fields}, name)
+
+
+def _content(answer: ApiAnswer, text: str, *, begun: bool = False) -> Iterator[dict[str, Any]]:
+    if answer.reasoning:
+        yield {"type": "thinking", "thinking": answer.reasoning, "signature": _SIGNATURE}
+    if text or not (answer.calls or begun):
+        yield {"type": "text", "text": text}
+    for call in answer.calls:
+        yield {"type": "tool_use", "id": call.id, "name": call.name, "input": arguments_object(call)}
+
+
+def _stopped(answer: ApiAnswer) -> dict[str, Any]:
+    reasons = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"}
+    if answer.stop and answer.finish == "stop":
+        return {"stop_reason": "stop_sequence", "stop_sequence": answer.stop}
+    return {"stop_reason": reasons[answer.finish], "stop_sequence": None}
+
+
+def _usage(answers: Sequence[ApiAnswer]) -> dict[str, Any]:
+    used, cached = total_usage(answers), cached_tokens(answers)
+    return {
+        "input_tokens": used.prompt_tokens - cached,
+        "cache_creation_input_tokens": 0,
+        "cache_read_input_tokens": cached,
+        "output_tokens": used.completion_tokens,
+    }

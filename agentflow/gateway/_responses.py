@@ -1,18 +1,20 @@
-"""Responses API of the gateway."""
+"""Responses API of OpenAI."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Literal
 
 import msgspec
 from msgspec import Struct, field
 
 from agentflow._typeguards import is_object
-from agentflow.gateway._chat import unsupported
-from agentflow.gateway._conversation import ConversationBuilder, texts_of, tool_call, tool_spec
 from agentflow.gateway._dialect import (
-    Arrival,
+    ConversationBuilder,
     ParsedRequest,
+    RequestContext,
+    RequestImages,
     StrictBody,
+    arguments_text,
+    cached_tokens,
     checked,
     convert,
     decode,
@@ -21,11 +23,15 @@ from agentflow.gateway._dialect import (
     extra_sampling,
     invalid,
     openai_failure,
+    texts_of,
+    tool_call,
+    tool_spec,
+    total_usage,
+    unsent,
+    unsupported,
 )
-from agentflow.gateway._images import RequestImages
-from agentflow.gateway._responses_reply import ResponseFields, ResponsesReply, ResponseTool
 from agentflow.gateway._types import GatewayCall, GatewayError
-from agentflow.models import ImagePart, Sampling, TextPart, ToolSpec
+from agentflow.models import ApiAnswer, ImagePart, Sampling, TextPart, ToolCall, ToolSpec
 
 _NAMESPACE = "__"
 """Separator of a namespace and the name of a tool in it."""
@@ -245,10 +251,19 @@ _ITEMS = (
 )
 
 
+class _ResponseTool(Struct, frozen=True):
+    """A tool as the client knows it."""
+
+    name: str
+    namespace: str = ""
+    custom: bool = False
+    """Its input is text, not an object."""
+
+
 class ResponsesApi:
     """Responses: `/v1/responses`."""
 
-    def parse(self, body: bytes, arrival: Arrival) -> ParsedRequest:
+    def parse(self, body: bytes, context: RequestContext) -> ParsedRequest:
         """Parse the body of a request."""
         given = decode(body, _DECODER, _BODY)
         ignored = list(given.ignored())
@@ -259,9 +274,9 @@ class ResponsesApi:
             builder.add_system([given.instructions])
         leading = len(builder.messages)
         _add_input(builder, given.input, ignored)
-        known: dict[str, ResponseTool] = {}
+        known: dict[str, _ResponseTool] = {}
         tools = tuple(_tools(given.tools or [], ignored, known))
-        continues, skipped = _continued(given.previous_response_id or "", arrival.tag)
+        continues, skipped = _continued(given.previous_response_id or "", context.tag)
         choice = given.tool_choice
         call = GatewayCall(
             dialect="responses",
@@ -283,7 +298,7 @@ class ResponsesApi:
         return ParsedRequest(
             call=checked(call),
             model=given.model,
-            reply=ResponsesReply(_repeated(given), arrival, known),
+            reply=ResponsesReply(given, context, known),
             ignored=tuple(ignored),
             leading=leading,
             skipped=skipped,
@@ -296,8 +311,8 @@ class ResponsesApi:
     def failure_event(self, error: GatewayError) -> bytes:
         """Return the event of an error."""
         # `openai` raises an error only for an object `error`.
-        told = {"code": error.code or None, "message": error.message, "param": None, "sequence_number": 0}
-        return event({"type": "error", **told, **openai_failure(error)}, "error")
+        fields = {"code": error.code or None, "message": error.message, "param": None, "sequence_number": 0}
+        return event({"type": "error", **fields, **openai_failure(error)}, "error")
 
 
 def _continued(response: str, tag: str) -> tuple[str, int]:
@@ -333,8 +348,8 @@ def _add_input(
                     ignored.append("input.encrypted_content")
                 continue
             case _MessageItem(role="assistant"):
-                said = texts_of(_parts(item.content, f"{place}.content"))
-                builder.add_answer(said or [""], (), reasoning)
+                texts = texts_of(_parts(item.content, f"{place}.content"))
+                builder.add_answer(texts or [""], (), reasoning)
             case _MessageItem(role="user"):
                 builder.add_user(list(_parts(item.content, f"{place}.content", builder.images)))
             case _MessageItem():
@@ -374,7 +389,7 @@ def _flat(namespace: str | None, name: str) -> str:
 
 
 def _tools(
-    given: list[dict[str, Any]], ignored: list[str], known: dict[str, ResponseTool]
+    given: list[dict[str, Any]], ignored: list[str], known: dict[str, _ResponseTool]
 ) -> Iterator[ToolSpec]:
     for number, raw in enumerate(given):
         place, kind = f"tools[{number}]", str(raw.get("type"))
@@ -390,11 +405,11 @@ def _tools(
             (_FunctionTool, _CustomTool, _NamespaceTool),
         )
         space = tool.name if isinstance(tool, _NamespaceTool) else ""
-        for one in tool.tools if isinstance(tool, _NamespaceTool) else (tool,):
-            name, custom = _flat(space, one.name), isinstance(one, _CustomTool)
-            known[name] = ResponseTool(one.name, space, custom)
-            schema = one.parameters if isinstance(one, _FunctionTool) else _CUSTOM
-            yield tool_spec(name, one.description, schema, place)
+        for spec in tool.tools if isinstance(tool, _NamespaceTool) else (tool,):
+            name = _flat(space, spec.name)
+            known[name] = _ResponseTool(spec.name, space, custom=isinstance(spec, _CustomTool))
+            schema = spec.parameters if isinstance(spec, _FunctionTool) else _CUSTOM
+            yield tool_spec(name, spec.description, schema, place)
 
 
 _CUSTOM: dict[str, Any] = {
@@ -415,16 +430,163 @@ def _schema(text: _TextConfig | None) -> dict[str, Any] | None:
     return text.format.schema
 
 
-def _repeated(given: ResponsesBody) -> ResponseFields:
-    return ResponseFields(
-        instructions=given.instructions,
-        max_output_tokens=given.max_output_tokens,
-        metadata=given.metadata if is_object(given.metadata) else {},
-        model=given.model,
-        previous_response_id=given.previous_response_id,
-        temperature=given.temperature,
-        format=given.text.format if given.text and given.text.format else {"type": "text"},
-        tool_choice=given.tool_choice,
-        tools=given.tools,
-        top_p=given.top_p,
-    )
+def _response_id(answer: str, tag: str, instructed: bool) -> str:
+    """Return the id of a response. It tells if the first message is instructions, which do not apply to later requests."""
+    return f"resp_{tag}_{answer}{'_i' if instructed else ''}"
+
+
+class ResponsesReply:
+    """Writes the answer to one request."""
+
+    ping = b": ping\n\n"
+
+    def __init__(
+        self, given: ResponsesBody, context: RequestContext, known: Mapping[str, _ResponseTool]
+    ) -> None:
+        """Store the request.
+
+        :param known: tools by the names that the model sees.
+        """
+        self._given = given
+        self._context = context
+        self._known = known
+        self._answer = ""
+        self._sent = ""
+        self._number = 0
+
+    def body(self, answers: Sequence[ApiAnswer]) -> bytes:
+        """Return the body of a response without events."""
+        self._answer = answers[0].id
+        return encode(self._finished(answers))
+
+    def opening(self, answer: str) -> Iterator[bytes]:
+        """Yield the first events."""
+        self._answer = answer
+        response = self._response("in_progress", [])
+        yield self._event("response.created", response=response)
+        yield self._event("response.in_progress", response=response)
+
+    def piece(self, text: str) -> Iterator[bytes]:
+        """Yield the events of a piece of text."""
+        place = {"item_id": f"msg_{self._answer}", "output_index": 0, "content_index": 0}
+        if not self._sent:
+            yield from self._begin(0, self._message("", "in_progress"), _output_text(""))
+        self._sent += text
+        yield self._event("response.output_text.delta", **place, delta=text, logprobs=[])
+
+    def ending(self, answers: Sequence[ApiAnswer]) -> Iterator[bytes]:
+        """Yield all events that were not sent yet."""
+        answer, finished = answers[0], self._finished(answers)
+        rest = unsent(answer, self._sent)
+        for index, item in enumerate(finished["output"]):
+            place = {"item_id": item["id"], "output_index": index}
+            match item["type"]:
+                case "reasoning":
+                    thought = {"type": "reasoning_text", "text": answer.reasoning}
+                    yield from self._begin(index, {**item, "content": []}, {**thought, "text": ""})
+                    at = {**place, "content_index": 0}
+                    yield self._event("response.reasoning_text.delta", **at, delta=answer.reasoning)
+                    yield self._event("response.reasoning_text.done", **at, text=answer.reasoning)
+                    yield self._event("response.content_part.done", **at, part=thought)
+                case "message":
+                    if not self._sent:
+                        yield from self._begin(index, self._message("", "in_progress"), _output_text(""))
+                    at = {**place, "content_index": 0}
+                    if rest:
+                        yield self._event("response.output_text.delta", **at, delta=rest, logprobs=[])
+                    yield self._event("response.output_text.done", **at, text=answer.text, logprobs=[])
+                    yield self._event("response.content_part.done", **at, part=_output_text(answer.text))
+                case "custom_tool_call":
+                    yield from self._begin(index, {**item, "input": "", "status": "in_progress"})
+                    name = "response.custom_tool_call_input"
+                    yield self._event(f"{name}.delta", **place, delta=item["input"])
+                    yield self._event(f"{name}.done", **place, input=item["input"])
+                case _:
+                    yield from self._begin(index, {**item, "arguments": "", "status": "in_progress"})
+                    name, written = "response.function_call_arguments", item["arguments"]
+                    yield self._event(f"{name}.delta", **place, delta=written)
+                    yield self._event(f"{name}.done", **place, name=item["name"], arguments=written)
+            yield self._event("response.output_item.done", output_index=index, item=item)
+        yield self._event(f"response.{finished['status']}", response=finished)
+
+    def _begin(self, index: int, item: dict[str, Any], part: dict[str, Any] | None = None) -> Iterator[bytes]:
+        empty: dict[str, Any] = {**item, "content": []} if part is not None else item
+        yield self._event("response.output_item.added", output_index=index, item=empty)
+        if part is not None:
+            place = {"item_id": item["id"], "output_index": index, "content_index": 0}
+            yield self._event("response.content_part.added", **place, part=part)
+
+    def _event(self, name: str, /, **fields: object) -> bytes:
+        number, self._number = self._number, self._number + 1
+        return event({"type": name, "sequence_number": number, **fields}, name)
+
+    def _finished(self, answers: Sequence[ApiAnswer]) -> dict[str, Any]:
+        answer = answers[0]
+        cut = answer.finish == "length"
+        response = self._response("incomplete" if cut else "completed", list(self._output(answer)))
+        response["incomplete_details"] = {"reason": "max_output_tokens"} if cut else None
+        used = total_usage(answers)
+        response["usage"] = {
+            "input_tokens": used.prompt_tokens,
+            "input_tokens_details": {"cached_tokens": cached_tokens(answers), "cache_write_tokens": 0},
+            "output_tokens": used.completion_tokens,
+            "output_tokens_details": {"reasoning_tokens": 0},
+            "total_tokens": used.prompt_tokens + used.completion_tokens,
+        }
+        return response
+
+    def _output(self, answer: ApiAnswer) -> Iterator[dict[str, Any]]:
+        status = "incomplete" if answer.finish == "length" else "completed"
+        if answer.reasoning:
+            thoughts = [{"type": "reasoning_text", "text": answer.reasoning}]
+            yield {"type": "reasoning", "id": f"rs_{answer.id}", "summary": [], "content": thoughts}
+        if answer.text or not answer.calls:
+            yield self._message(answer.text, status)
+        for call in answer.calls:
+            yield self._call(call, status)
+
+    def _message(self, text: str, status: str) -> dict[str, Any]:
+        head = {"type": "message", "id": f"msg_{self._answer}", "role": "assistant", "status": status}
+        return {**head, "content": [_output_text(text)]}
+
+    def _call(self, call: ToolCall, status: str) -> dict[str, Any]:
+        tool = self._known.get(call.name, _ResponseTool(call.name))
+        space = {"namespace": tool.namespace} if tool.namespace else {}
+        head = {"call_id": call.id, "name": tool.name, **space, "status": status}
+        if tool.custom:
+            text = (call.arguments or {}).get("input")
+            written = text if isinstance(text, str) else arguments_text(call)
+            return {"type": "custom_tool_call", "id": f"ctc_{call.id}", **head, "input": written}
+        return {"type": "function_call", "id": f"fc_{call.id}", **head, "arguments": arguments_text(call)}
+
+    def _response(self, status: str, output: list[dict[str, Any]]) -> dict[str, Any]:
+        given = self._given
+        return {
+            "id": _response_id(self._answer, self._context.tag, bool(given.instructions)),
+            "object": "response",
+            "created_at": self._context.created,
+            "status": status,
+            "background": False,
+            "error": None,
+            "incomplete_details": None,
+            "instructions": given.instructions,
+            "max_output_tokens": given.max_output_tokens,
+            "metadata": given.metadata if is_object(given.metadata) else {},
+            "model": given.model,
+            "output": output,
+            "parallel_tool_calls": True,
+            "previous_response_id": given.previous_response_id,
+            "reasoning": {"effort": None, "summary": None},
+            "store": False,
+            "temperature": given.temperature,
+            "text": {"format": given.text.format if given.text and given.text.format else {"type": "text"}},
+            "tool_choice": given.tool_choice or "auto",
+            "tools": given.tools or [] if status != "in_progress" else [],
+            "top_p": given.top_p,
+            "truncation": "disabled",
+            "usage": None,
+        }
+
+
+def _output_text(text: str) -> dict[str, Any]:
+    return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}

@@ -23,10 +23,16 @@ from msgspec import structs
 from yarl import URL
 
 from agentflow.actors import computed
-from agentflow.gateway._chat import ChatApi
-from agentflow.gateway._completions import CompletionsApi
-from agentflow.gateway._dialect import Arrival, ModelApi, ParsedRequest, encode
-from agentflow.gateway._images import check_images, check_most, hash_of, images_of
+from agentflow.gateway._chat import ChatApi, CompletionsApi
+from agentflow.gateway._dialect import (
+    ModelApi,
+    ParsedRequest,
+    RequestContext,
+    check_images,
+    check_most,
+    encode,
+)
+from agentflow.gateway._images import hash_of, images_of
 from agentflow.gateway._messages import MessagesApi
 from agentflow.gateway._responses import ResponsesApi, no_response
 from agentflow.gateway._streams import OnText, StreamedAnswer, unexpected
@@ -165,7 +171,7 @@ class ModelRoutes:
     async def _call(self, api: ModelApi, request: web.Request) -> web.StreamResponse:
         async with self._admitted(request) as (key, episode, agent), self._body(key, request) as body:
             large = len(body) > LARGE_BYTES
-            parsed = await computed(large, api.parse, body, self._arrival(key))
+            parsed = await computed(large, api.parse, body, self._context(key))
             if not self._any_model:
                 _check_model(parsed.model, episode.models(agent))
             digest = await computed(large, _digest, 16, request.path.encode(), b" ", body)
@@ -214,7 +220,7 @@ class ModelRoutes:
     async def _count(self, api: MessagesApi, request: web.Request) -> web.Response:
         async with self._admitted(request) as (key, episode, agent), self._body(key, request) as body:
             large = len(body) > LARGE_BYTES
-            parsed = await computed(large, api.parse_prompt, body, self._arrival(key))
+            parsed = await computed(large, api.parse_prompt, body, self._context(key))
             if not self._any_model:
                 _check_model(parsed.model, episode.models(agent))
             number = await episode.count(agent, structs.replace(parsed.call, large=large))
@@ -235,8 +241,8 @@ class ModelRoutes:
             _check_model(name, episode.models(agent))
         return web.Response(body=encode(_model(name, request)), headers=_JSON)
 
-    def _arrival(self, key: str) -> Arrival:
-        return Arrival(int(self._wall()), _digest(6, key.encode()))
+    def _context(self, key: str) -> RequestContext:
+        return RequestContext(int(self._wall()), _digest(6, key.encode()))
 
     @asynccontextmanager
     async def _admitted(self, request: web.Request) -> AsyncGenerator[tuple[str, EpisodeCalls, str]]:

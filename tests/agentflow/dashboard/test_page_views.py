@@ -299,7 +299,7 @@ async def tuning_with_images(folder: Path) -> bytes:
         dialect="chat", messages=(Message("user", (TextPart("What is this?"), part)),), images={hash: shown}
     )
     async with registry_at(folder / "gateway", settings) as registry:
-        await registry.collector.offer(offers("t@0", size=1))
+        await registry.slots.offer(offers("t@0", size=1))
         begun = await registry.begin(OWNER)
         assert begun is not None
         for agent, call in (("writer", ask("A text.")), ("eyes", seen)):

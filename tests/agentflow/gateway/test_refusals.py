@@ -10,8 +10,7 @@ import httpx2
 import pytest
 
 from agentflow.gateway import GatewayError, _server
-from agentflow.gateway._chat import ChatBody
-from agentflow.gateway._completions import CompletionsBody
+from agentflow.gateway._chat import ChatBody, CompletionsBody
 from agentflow.gateway._messages import MessagesBody
 from agentflow.gateway._responses import ResponsesBody
 from agentflow.gateway._server import MOST_REQUESTS

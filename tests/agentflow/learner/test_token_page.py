@@ -228,7 +228,7 @@ async def test_an_episode_of_a_gateway_has_the_origins_of_its_prompts_and_only_r
     )
     outcome = EpisodeOutcome(reward={"wolf": 1.0, "owl": 0.0})
     async with registry_at(tmp_path / "gateway", settings) as registry:
-        await registry.collector.offer(offers("t@0", size=1))
+        await registry.slots.offer(offers("t@0", size=1))
         begun = await registry.begin(OWNER)
         assert begun is not None
         for agent, question, received in (
