@@ -20,15 +20,22 @@ from agentflow.gateway._types import (
     PromptOrigin,
     RecordedCall,
     rewards_of,
+    token_tree,
+    trained_tokens,
 )
 from runtimes._lazy import lazy_exports
 
 if TYPE_CHECKING:
-    from agentflow.gateway._answers import Answerer, ExactAnswerer, PlainAnswerer, RecordingAnswerer
+    from agentflow.gateway._answers import (
+        AgentConversations,
+        Answerer,
+        ExactAnswerer,
+        PlainAnswerer,
+        RecordingAnswerer,
+    )
     from agentflow.gateway._client import GatewayClient
     from agentflow.gateway._episodes import EpisodeRegistry
     from agentflow.gateway._live import LiveEpisode
-    from agentflow.gateway._memory import AgentConversations, token_tree, trained_tokens
     from agentflow.gateway._process import Gateway, run_gateway
     from agentflow.gateway._settings import AgentSettings, EpisodeLimits, GatewaySettings, UpstreamSettings
     from agentflow.gateway._store import (
@@ -85,11 +92,16 @@ __all__ = [
 __getattr__ = lazy_exports(
     __name__,
     {
-        "._answers": ["Answerer", "ExactAnswerer", "PlainAnswerer", "RecordingAnswerer"],
+        "._answers": [
+            "AgentConversations",
+            "Answerer",
+            "ExactAnswerer",
+            "PlainAnswerer",
+            "RecordingAnswerer",
+        ],
         "._client": ["GatewayClient"],
         "._episodes": ["EpisodeRegistry"],
         "._live": ["LiveEpisode"],
-        "._memory": ["AgentConversations", "token_tree", "trained_tokens"],
         "._process": ["Gateway", "run_gateway"],
         "._settings": ["AgentSettings", "EpisodeLimits", "GatewaySettings", "UpstreamSettings"],
         "._store": [

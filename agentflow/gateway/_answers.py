@@ -1,6 +1,7 @@
 """Answers to calls: by exact tokens from vLLM, by its chat API with recorded tokens, or by any endpoint without tokens."""
 
 from array import array
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from hashlib import blake2b
@@ -12,10 +13,10 @@ from msgspec.structs import replace
 
 from agentflow.actors import computed, together
 from agentflow.gateway._images import hash_of, image_size, images_of, with_bytes
-from agentflow.gateway._memory import AgentConversations
 from agentflow.gateway._types import GatewayCall, GatewayError, PromptOrigin, RecordedCall
 from agentflow.models import (
     ApiAnswer,
+    ConversationIndex,
     ConversationMatch,
     ImagePart,
     Message,
@@ -45,6 +46,29 @@ _MAX_LARGE_ANSWERS = 2
 """Number of answers to a large call that are sampled at a time."""
 _ENCODER = msgspec.msgpack.Encoder()
 _THOUGHT = "<think>"
+
+
+class AgentConversations(ConversationIndex):
+    """Conversations of one agent in one attempt at an episode. See docs/gateway.md."""
+
+    def __init__(self, agent: str = "", *, trained: bool = True) -> None:
+        """Start empty.
+
+        :param agent: name of the agent.
+        :param trained: the agent is trained.
+        """
+        super().__init__()
+        self.agent = agent
+        """Name of the agent."""
+        self.trained = trained
+        """The agent is trained."""
+        self._prompts: Counter[bytes] = Counter()
+
+    def draw(self, prompt: bytes) -> str:
+        """Return a name for a call with this prompt: its digest, and the number of earlier calls with it."""
+        digest = blake2b(prompt, digest_size=16).digest()
+        self._prompts[digest] += 1
+        return f"{digest.hex()}/{self._prompts[digest] - 1}"
 
 
 class Answerer(Protocol):

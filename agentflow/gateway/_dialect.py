@@ -310,8 +310,8 @@ class RequestImages:
         :param place: its path in the body.
         :raises GatewayError: if it is of another type, or over a limit.
         """
-        check_most("images of a conversation", self._count + 1, MAX_IMAGES, "leave earlier ones out")
-        check_most(f"{place}: bytes of an image", len(data), MAX_IMAGE_BYTES, "make it smaller")
+        check_limit("images of a conversation", self._count + 1, MAX_IMAGES, "leave earlier ones out")
+        check_limit(f"{place}: bytes of an image", len(data), MAX_IMAGE_BYTES, "make it smaller")
         if (actual := mime_of_image(data)) != mime:
             problem = f"it is {actual}, not {mime}; name its type" if actual else f"no {IMAGE_FORMATS} image"
             raise invalid(f"{place}: {problem}", "invalid_image")
@@ -319,16 +319,16 @@ class RequestImages:
             width, height = image_size(data)
         except ValueError as error:
             raise invalid(f"{place}: {error}; send a whole {mime} image", "invalid_image") from None
-        check_most(f"{place}: pixels of an image", width * height, MAX_IMAGE_PIXELS, "make it smaller")
+        check_limit(f"{place}: pixels of an image", width * height, MAX_IMAGE_PIXELS, "make it smaller")
         self._count += 1
         self._pixels += width * height
-        check_most("pixels of all images", self._pixels, MAX_PIXELS, "leave earlier ones out")
+        check_limit("pixels of all images", self._pixels, MAX_PIXELS, "leave earlier ones out")
         hash = Blob.of(data, mime).hash
         self.data[hash] = data
         return ImagePart(hash.encode(), mime)
 
 
-def check_most(name: str, number: int, most: int, remedy: str) -> None:
+def check_limit(name: str, number: int, most: int, remedy: str) -> None:
     """Refuse a number over a limit.
 
     :raises GatewayError: 413.

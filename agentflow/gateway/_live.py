@@ -2,7 +2,7 @@
 
 from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
 import anyio
 import anyio.abc
@@ -12,8 +12,7 @@ from msgspec import structs
 
 from agentflow.actors import Clock
 from agentflow.errors import ModelFailure, ModelFailureKind, RunStopped, error_line
-from agentflow.gateway._answers import Answerer
-from agentflow.gateway._memory import AgentConversations
+from agentflow.gateway._answers import AgentConversations, Answerer
 from agentflow.gateway._settings import GatewaySettings
 from agentflow.gateway._store import Attempt, EpisodeStore
 from agentflow.gateway._types import (
@@ -21,13 +20,12 @@ from agentflow.gateway._types import (
     EpisodeReceipt,
     GatewayCall,
     GatewayError,
+    OnText,
     RecordedCall,
 )
 from agentflow.models import ApiAnswer, Message
 from agentflow.telemetry import Operation, conventions, gateway_operation, get_logger
 
-OnText: TypeAlias = Callable[[str, str], None]
-"""Receiver of the text of an answer, by its id."""
 DELIVERY_SECONDS = 2.0
 """Time that the end of an episode gives its last answers to reach their client."""
 _MAX_RECENT = 64

@@ -9,16 +9,22 @@ import msgspec
 from aiohttp import web
 from msgspec import structs
 
+from agentflow._decoding import DECODE_ERRORS, decode_reason
+from agentflow.actors import computed
 from agentflow.errors import RunStopped
-from agentflow.gateway._bodies import (
+from agentflow.gateway._episodes import ClientIdentity, ClientRole, EpisodeRegistry, digest_of
+from agentflow.gateway._server import LARGE_BYTES, body_refused
+from agentflow.gateway._settings import GatewaySettings, own_host
+from agentflow.gateway._types import (
     CLIENT_HEADER,
-    MOST_WAIT,
+    MAX_WAIT,
     AliveAnswer,
     AttemptRequest,
     BeginRequest,
     EndRequest,
     ErrorAnswer,
     ErrorDetail,
+    GatewayError,
     HoldRequest,
     OffersRequest,
     RewardRequest,
@@ -27,13 +33,9 @@ from agentflow.gateway._bodies import (
     VersionRequest,
     WithdrawRequest,
 )
-from agentflow.gateway._episodes import ClientIdentity, ClientRole, EpisodeRegistry, digest_of
-from agentflow.gateway._server import body_refused
-from agentflow.gateway._settings import GatewaySettings, own_host
-from agentflow.gateway._types import GatewayError
 from agentflow.http_server import BodyRefusedError, RequestBodies, identify
 from agentflow.telemetry import get_logger
-from runtimes import FrameError, JsonLimits, decode_untrusted
+from runtimes import JsonLimits
 
 T = TypeVar("T")
 Handler = Callable[[web.Request, ClientIdentity], Awaitable[web.StreamResponse]]
@@ -64,12 +66,9 @@ class _SwarmRoutes:
         self._token_digests = {role: digest_of(token) for role, token in tokens.items() if token}
         """Digest of the token of each role."""
         self._any_host = own_host(settings.host) != settings.host and not settings.public_url
-        most = max(_OWNER_BYTES, settings.body_bytes)
-        self._owner_limits = JsonLimits(max_bytes=most, max_values=_OWNER_VALUES)
-        self._worker_limits = JsonLimits(max_bytes=_WORKER_BYTES, max_values=_WORKER_VALUES)
-        # The decoding counts the values.
-        self._owner_bodies = RequestBodies(JsonLimits(max_bytes=most, max_values=most))
-        self._worker_bodies = RequestBodies(JsonLimits(max_bytes=_WORKER_BYTES, max_values=_WORKER_BYTES))
+        owner_bytes = max(_OWNER_BYTES, settings.body_bytes)
+        self._owner_bodies = RequestBodies(JsonLimits(max_bytes=owner_bytes, max_values=_OWNER_VALUES))
+        self._worker_bodies = RequestBodies(JsonLimits(max_bytes=_WORKER_BYTES, max_values=_WORKER_VALUES))
 
     def add_to(self, app: web.Application) -> None:
         """Add all routes."""
@@ -101,13 +100,13 @@ class _SwarmRoutes:
 
         async def handle(request: web.Request) -> web.StreamResponse:
             try:
-                own = self._role(request.headers.get("Authorization", ""))
-                if own < role:
+                sender = self._role(request.headers.get("Authorization", ""))
+                if sender < role:
                     raise GatewayError(
                         403, f"Authorization: this needs the role {role.name.lower()}", code="role"
                     )
-                sent = request.headers.get(CLIENT_HEADER, "")
-                who = ClientIdentity(own, self._registry.clients.check(sent) if sent else "")
+                client = request.headers.get(CLIENT_HEADER, "")
+                who = ClientIdentity(sender, self._registry.clients.check(client) if client else "")
                 return await handler(request, who)
             except GatewayError as error:
                 return _refusal(error)
@@ -154,9 +153,9 @@ class _SwarmRoutes:
         except BaseException:
             # The client left: without its keys nobody can play.
             with anyio.CancelScope(shield=True):
-                giver = ClientIdentity(who.role, begun.client)
+                client = ClientIdentity(who.role, begun.client)
                 await self._registry.abort(
-                    giver, begun.episode, begun.attempt, "its client left", blame=False
+                    client, begun.episode, begun.attempt, "its client left", blame=False
                 )
             raise
         return response
@@ -236,19 +235,16 @@ class _SwarmRoutes:
 
         :raises GatewayError: 400 if it isn't of that kind, 413 if it is too large.
         """
-        own = who.role is ClientRole.OWNER
-        bodies, limits = (
-            (self._owner_bodies, self._owner_limits) if own else (self._worker_bodies, self._worker_limits)
-        )
+        bodies = self._owner_bodies if who.role is ClientRole.OWNER else self._worker_bodies
         identify(request)
-        decoder = msgspec.json.Decoder(kind)
         try:
-            async with bodies.read_request(who.client or who.role.name, request) as payload:
-                return await decode_untrusted(payload or b"{}", decoder.decode, limits)
+            async with bodies.read_request(who.client or who.role.name, request) as body:
+                decoder = msgspec.json.Decoder(kind)
+                return await computed(len(body) > LARGE_BYTES, decoder.decode, body or b"{}")
         except BodyRefusedError as refused:
             raise body_refused(refused) from None
-        except FrameError as error:
-            raise GatewayError(400, f"body: {error}", code="bad_body") from None
+        except DECODE_ERRORS as error:
+            raise GatewayError(400, f"body: {decode_reason(error)}", code="bad_body") from None
 
 
 def _id(request: web.Request) -> str:
@@ -256,7 +252,7 @@ def _id(request: web.Request) -> str:
 
 
 def _wait(seconds: float) -> float:
-    return max(0.0, min(seconds, MOST_WAIT))
+    return max(0.0, min(seconds, MAX_WAIT))
 
 
 def _number(request: web.Request, name: str, default: int | None = None) -> int:

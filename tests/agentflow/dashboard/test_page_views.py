@@ -20,7 +20,7 @@ from agentflow.learner._rollout_store import RolloutStore
 from agentflow.models import ImagePart, Message, TextPart
 from agentflow.runs import CONTROL_FILE
 from agentflow.trace import Blob, Task, Verdict
-from agentflow.tuner._samples import episode_samples
+from agentflow.tuner._gateway_rollout import episode_samples
 from tests.agentflow.cli._programs import running
 from tests.agentflow.dashboard._chromium import (
     grown_tree,

@@ -39,7 +39,7 @@ from agentflow.gateway._server import LARGE_BYTES, ModelRoutes, gateway_app
 from agentflow.http_server import serving
 from agentflow.models import ImagePart, Message, ModelConnection, ModelSettings, TextPart, ToolReply
 from agentflow.trace import Blob
-from agentflow.tuner._samples import UnusableOutcome, episode_samples
+from agentflow.tuner._gateway_rollout import UnusableOutcome, episode_samples
 from tests.agentflow.gateway._images import (
     MIMES,
     chat_image,

@@ -16,7 +16,7 @@ from agentflow.learner import Batch, Group, RunTokens, Sample
 from agentflow.learner._rollout_store import RolloutStore
 from agentflow.learner.losses import LossSettings, step_rows
 from agentflow.trace import Piece, Tokens, token_texts
-from agentflow.tuner._samples import episode_samples
+from agentflow.tuner._gateway_rollout import episode_samples
 from tests.agentflow.gateway._registry import OWNER, ask, offers, registry_at
 
 HOSTILE = "<script>alert(1)</script>\x1b]0;title\x07\u202e"
