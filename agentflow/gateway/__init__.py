@@ -17,12 +17,12 @@ from agentflow.gateway._types import (
     GatewayCall,
     GatewayError,
     GatewayStatus,
-    PromptOrigin,
     RecordedCall,
     rewards_of,
     token_tree,
     trained_tokens,
 )
+from agentflow.models import PromptOrigin
 from runtimes._lazy import lazy_exports
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from agentflow.actors import computed, together
 from agentflow.gateway._images import hash_of, image_size, images_of, with_bytes
-from agentflow.gateway._types import GatewayCall, GatewayError, PromptOrigin, RecordedCall
+from agentflow.gateway._types import GatewayCall, GatewayError, RecordedCall
 from agentflow.models import (
     ApiAnswer,
     ConversationIndex,
@@ -22,6 +22,7 @@ from agentflow.models import (
     Message,
     ModelConnection,
     Part,
+    PromptOrigin,
     Sampling,
     TextPart,
     TokenEngine,
@@ -340,10 +341,11 @@ class _ChatAnswerer:
         temperature: float | None,
     ) -> Answered:
         if self._tokens and call.images:
-            match = replace(match, origin="images")
+            match = replace(match, origin=PromptOrigin.IMAGES)
         elif answer.tokens is not None:
             proven = match.parent and answer.tokens.prompt[: len(match.ids)] == tuple(match.ids)
-            match = replace(match, origin="recorded") if proven else match.rendered("recorded")
+            origin = PromptOrigin.RECORDED
+            match = replace(match, origin=origin) if proven else match.rendered(origin)
         return _recorded(call, memory, match, id, answer, seed, self.overrides(call, temperature))
 
 
@@ -424,7 +426,7 @@ def _recorded(
         dialect=call.dialect,
         trained=memory.trained,
         delivered=True,
-        origin=PromptOrigin(match.origin),
+        origin=match.origin,
         parent=match.parent,
         tokens=None if answer.tokens is None else match.added(answer.tokens),
         before=match.count,

@@ -10,7 +10,7 @@ import msgspec
 from msgspec import Meta, Struct, field, structs
 
 from agentflow.errors import AgentFlowError
-from agentflow.models import Message, Sampling, ToolSpec
+from agentflow.models import Message, PromptOrigin, Sampling, ToolSpec
 from agentflow.trace import Task, TokenCall, Tokens, TokenTree, Voice
 
 Dialect: TypeAlias = Literal["chat", "completions", "responses", "messages"]
@@ -79,27 +79,6 @@ class GatewayCall(Struct, frozen=True, kw_only=True):
     """Number of volatile lines removed from the conversation."""
     large: bool = False
     """It takes long to read: that is done in threads, so that other calls are answered in between."""
-
-
-class PromptOrigin(StrEnum):
-    """Origin of the tokens of a prompt. The set is closed."""
-
-    OPENING = "opening"
-    """No earlier answer is in the conversation."""
-    APPENDED = "appended"
-    """Tokens of an earlier call, and rendered new messages."""
-    TOOLS = "tools"
-    """Rendered: the offered tools changed."""
-    REWRITTEN = "rewritten"
-    """Rendered from the first change on: earlier messages were changed or shortened."""
-    FOREIGN = "foreign"
-    """Rendered from there on: an answer in the conversation was not sampled in this episode."""
-    TEMPLATE = "template"
-    """Rendered: the chat template alters earlier messages, so a prefix can't be proven."""
-    RECORDED = "recorded"
-    """Rendered by the engine: it has no interface for tokens."""
-    IMAGES = "images"
-    """Sent as messages and recorded without tokens: they do not determine a prompt with images."""
 
 
 class RecordedCall(Struct, frozen=True, kw_only=True):

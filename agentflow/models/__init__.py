@@ -7,7 +7,12 @@ that fails for good is a `ModelFailure` with a closed kind; a run that can't con
 from agentflow.models._accounts import Accounts
 from agentflow.models._apis import ApiAnswer
 from agentflow.models._connection import ModelConnection, model_failures
-from agentflow.models._conversations import ConversationIndex, ConversationMatch, message_digests
+from agentflow.models._conversations import (
+    ConversationIndex,
+    ConversationMatch,
+    PromptOrigin,
+    message_digests,
+)
 from agentflow.models._endpoints import ModelEndpoints, RejectionMemory
 from agentflow.models._escaping import escaped_message, escaped_tool
 from agentflow.models._exact_tokens import engine_sampling
@@ -65,6 +70,7 @@ __all__ = [
     "OpenModel",
     "Part",
     "Prices",
+    "PromptOrigin",
     "RateLimiter",
     "RejectionMemory",
     "Sampling",

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from agentflow.models._apis import ApiAnswer, PreparedCall
 from agentflow.models._apis._messages import instructed, without_none
-from agentflow.models._conversations import ConversationIndex, ConversationMatch
+from agentflow.models._conversations import ConversationIndex, ConversationMatch, PromptOrigin
 from agentflow.models._escaping import escaped_message
 from agentflow.models._protocol import ImagePart, Message, Part, Sampling, TextPart, ToolReply
 from agentflow.models._token_engine import EngineFacts, Post, TokenEngine, request_fields
@@ -72,7 +72,9 @@ class ExactTokens:
             self._warned = True
             why = "its chat template alters earlier messages; each prompt is tokenized from its text"
             logger.warning("conversation prompts are not exact", model=ask.model, reason=why)
-        return match.rendered("template"), await engine.render(messages, ask.tools, template=template)
+        return match.rendered(PromptOrigin.TEMPLATE), await engine.render(
+            messages, ask.tools, template=template
+        )
 
 
 def _has_image(part: Part) -> bool:
