@@ -292,19 +292,19 @@ class _ChatAnswerer:
         # Each answer has a request of its own, with the whole prompt.
         slots = anyio.Semaphore(_MAX_LARGE_ANSWERS if call.large else len(ids))
 
-        async def ask(place: int) -> ApiAnswer:
+        async def ask(index: int) -> ApiAnswer:
             async with slots:
                 return await self._connection.ask(
                     messages if self._tokens else [replace(message, reasoning="") for message in messages],
                     tools=call.tools,
                     may_call=call.tool_choice != "none",
-                    sampling=self._sampling(call, memory, temperature, f"{seed}/{name}/{place}"),
+                    sampling=self._sampling(call, memory, temperature, f"{seed}/{name}/{index}"),
                     schema=call.schema,
                     tokens=tokens,
                     in_thread=call.large,
                 )
 
-        answers = await together([partial(ask, place) for place in range(len(ids))])
+        answers = await together([partial(ask, index) for index in range(len(ids))])
         done = [
             self._done(call, memory, match, id, answer, seed, temperature)
             for id, answer in zip(ids, answers, strict=True)
@@ -376,9 +376,9 @@ def replaced_by(sampling: Sampling, temperature: float | None) -> tuple[str, ...
     """Return the names of sampling parameters that a run replaces with its own."""
     if temperature is None:
         return ()
-    asked = {"temperature": sampling.temperature, "top_p": sampling.top_p, "seed": sampling.seed}
-    own = {"temperature": temperature, "top_p": 1.0}
-    named = [name for name, value in asked.items() if value is not None and value != own.get(name)]
+    requested = {"temperature": sampling.temperature, "top_p": sampling.top_p, "seed": sampling.seed}
+    settings = {"temperature": temperature, "top_p": 1.0}
+    named = [name for name, value in requested.items() if value is not None and value != settings.get(name)]
     return (*named, *(name for name in sampling.extra if sampling.extra[name] != _UNMODIFIED.get(name)))
 
 
@@ -386,15 +386,15 @@ def _sampling_of(
     call: GatewayCall, memory: AgentConversations, temperature: float | None, seed: int
 ) -> Sampling:
     """Return the sampling of a call; that of a trained agent is the unmodified distribution at the run's temperature."""
-    asked = call.sampling
+    requested = call.sampling
     if not memory.trained:
-        return asked if asked.seed is not None else replace(asked, seed=seed)
+        return requested if requested.seed is not None else replace(requested, seed=seed)
     return Sampling(
         temperature=1.0 if temperature is None else temperature,
         top_p=1.0,
-        max_tokens=asked.max_tokens,
+        max_tokens=requested.max_tokens,
         seed=seed,
-        stop=asked.stop,
+        stop=requested.stop,
         extra=dict(_UNMODIFIED),
     )
 
@@ -415,8 +415,8 @@ def _recorded(
 ) -> Answered:
     """Return an answer with its record, and add the record to the memory."""
     calls = tuple(
-        replace(each, id=_call_id(seed, id, number), state=dict[str, Any]())
-        for number, each in enumerate(answer.calls)
+        replace(tool_call, id=_call_id(seed, id, number), state=dict[str, Any]())
+        for number, tool_call in enumerate(answer.calls)
     )
     finish = "length" if answer.finish == "length" else "tool_calls" if calls else "stop"
     texts = (TextPart(answer.text),) if answer.text or not calls else ()
@@ -514,8 +514,8 @@ def _call_id(seed: str, id: str, number: int) -> str:
     value = int.from_bytes(blake2b(f"{seed}/{id}/{number}".encode(), digest_size=8).digest(), "big")
     letters: list[str] = []
     for _ in range(_ID_SIZE):
-        value, place = divmod(value, len(_IDS))
-        letters.append(_IDS[place])
+        value, letter = divmod(value, len(_IDS))
+        letters.append(_IDS[letter])
     return "".join(letters)
 
 

@@ -261,52 +261,52 @@ class ChatApi(_OpenAiApi):
 
     def parse(self, body: bytes, context: RequestContext) -> ParsedRequest:
         """Parse the body of a request."""
-        given = decode(body, _CHAT_DECODER, _BODY)
-        named = any(message.name is not None for message in given.messages)
-        ignored = (*given.ignored(), *(["messages.name"] if named else []))
-        if given.modalities not in (None, [], ["text"]):
+        request = decode(body, _CHAT_DECODER, _BODY)
+        named = any(message.name is not None for message in request.messages)
+        ignored = (*request.ignored(), *(["messages.name"] if named else []))
+        if request.modalities not in (None, [], ["text"]):
             raise invalid("modalities: the model writes text only; leave it out")
-        choice, builder = given.tool_choice, _conversation(given.messages)
+        choice, builder = request.tool_choice, _conversation(request.messages)
         call = GatewayCall(
             dialect="chat",
             messages=builder.messages,
             images=builder.images.data,
-            tools=tuple(_tools(given.tools or [])),
+            tools=tuple(_tools(request.tools or [])),
             tool_choice=choice.function.name if isinstance(choice, _ChatToolChoice) else choice or "auto",
-            answers=given.n or 1,
-            sampling=given.sampling(given.max_completion_tokens),
-            schema=_schema(given.response_format),
-            template=given.chat_template_kwargs or {},
-            stream=bool(given.stream),
+            answers=request.n or 1,
+            sampling=request.sampling(request.max_completion_tokens),
+            schema=_schema(request.response_format),
+            template=request.chat_template_kwargs or {},
+            stream=bool(request.stream),
         )
-        reply = ChatReply(given.model, context.created, given.wants_usage)
-        return ParsedRequest(call=checked(call), model=given.model, reply=reply, ignored=ignored)
+        reply = ChatReply(request.model, context.created, request.wants_usage)
+        return ParsedRequest(call=checked(call), model=request.model, reply=reply, ignored=ignored)
 
 
-def _conversation(given: list[_AnyMessage]) -> ConversationBuilder:
+def _conversation(messages: list[_AnyMessage]) -> ConversationBuilder:
     builder = ConversationBuilder()
-    for number, message in enumerate(given):
-        place = f"messages[{number}].content"
+    for number, message in enumerate(messages):
+        path = f"messages[{number}].content"
         match message:
             case _AssistantMessage():
                 calls = [
                     tool_call(call.id, call.function.name, call.function.arguments)
                     for call in message.tool_calls or ()
                 ]
-                texts = texts_of(_parts(message.content, place))
+                texts = texts_of(_parts(message.content, path))
                 texts += [message.refusal] if message.refusal else []
                 builder.add_answer(texts or [""], calls, message.reasoning_content or message.reasoning or "")
             case _ToolMessage():
-                builder.add_result(message.tool_call_id, list(_parts(message.content, place, builder.images)))
+                builder.add_result(message.tool_call_id, list(_parts(message.content, path, builder.images)))
             case _UserMessage():
-                builder.add_user(list(_parts(message.content, place, builder.images)))
+                builder.add_user(list(_parts(message.content, path, builder.images)))
             case _:
-                builder.add_system(texts_of(_parts(message.content, place)))
+                builder.add_system(texts_of(_parts(message.content, path)))
     return builder
 
 
 def _parts(
-    content: _ChatContent, place: str, images: RequestImages | None = None
+    content: _ChatContent, path: str, images: RequestImages | None = None
 ) -> Iterator[TextPart | ImagePart]:
     for number, part in enumerate([_ChatText(text=content)] if isinstance(content, str) else content or ()):
         match part:
@@ -316,16 +316,16 @@ def _parts(
                 yield TextPart(part.refusal)
             case _ChatImage() if images is not None:
                 url = part.image_url if isinstance(part.image_url, str) else part.image_url.url
-                yield images.add_url(url, f"{place}[{number}].image_url")
+                yield images.add_url(url, f"{path}[{number}].image_url")
             case _:
-                raise unsupported(part, f"{place}[{number}]")
+                raise unsupported(part, f"{path}[{number}]")
 
 
-def _tools(given: list[_ChatTool]) -> Iterator[ToolSpec]:
-    for number, tool in enumerate(given):
+def _tools(tools: list[_ChatTool]) -> Iterator[ToolSpec]:
+    for number, tool in enumerate(tools):
         function = tool.function
-        place = f"tools[{number}].function"
-        yield tool_spec(function.name, function.description, function.parameters, place)
+        path = f"tools[{number}].function"
+        yield tool_spec(function.name, function.description, function.parameters, path)
 
 
 def _schema(format: _ResponseFormat | None) -> dict[str, Any] | None:
@@ -457,30 +457,30 @@ class CompletionsApi(_OpenAiApi):
 
     def parse(self, body: bytes, context: RequestContext) -> ParsedRequest:
         """Parse the body of a request."""
-        given = decode(body, _COMPLETIONS_DECODER, (CompletionsBody, StreamOptions))
-        ignored = given.ignored()
-        if given.best_of not in (None, given.n or 1):
+        request = decode(body, _COMPLETIONS_DECODER, (CompletionsBody, StreamOptions))
+        ignored = request.ignored()
+        if request.best_of not in (None, request.n or 1):
             raise invalid("best_of is not supported: ask for n answers")
         call = GatewayCall(
             dialect="completions",
-            prompt=_prompt(given.prompt),
-            answers=given.n or 1,
-            sampling=given.sampling(),
-            stream=bool(given.stream),
+            prompt=_prompt(request.prompt),
+            answers=request.n or 1,
+            sampling=request.sampling(),
+            stream=bool(request.stream),
         )
-        reply = CompletionsReply(given.model, context.created, given.wants_usage)
-        return ParsedRequest(call=checked(call), model=given.model, reply=reply, ignored=ignored)
+        reply = CompletionsReply(request.model, context.created, request.wants_usage)
+        return ParsedRequest(call=checked(call), model=request.model, reply=reply, ignored=ignored)
 
 
-def _prompt(given: str | list[int | str | list[int]]) -> str | tuple[int, ...]:
-    if isinstance(given, str):
-        return given
-    ids = tuple(id for id in given if isinstance(id, int))
-    if ids and len(ids) == len(given):
+def _prompt(prompt: str | list[int | str | list[int]]) -> str | tuple[int, ...]:
+    if isinstance(prompt, str):
+        return prompt
+    ids = tuple(id for id in prompt if isinstance(id, int))
+    if ids and len(ids) == len(prompt):
         return ids
-    if len(given) != 1 or isinstance(given[0], int):
+    if len(prompt) != 1 or isinstance(prompt[0], int):
         raise invalid("prompt: send one prompt in each request, as text or as ids of tokens")
-    return given[0] if isinstance(given[0], str) else tuple(given[0])
+    return prompt[0] if isinstance(prompt[0], str) else tuple(prompt[0])
 
 
 class CompletionsReply:

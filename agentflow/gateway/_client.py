@@ -120,16 +120,16 @@ class GatewayClient:
         :raises RunStopped: if the run is over.
         :raises GatewayError: if the request is refused.
         """
-        own = None
+        own_task = None
         if task is not None:
-            own = OwnTask(
+            own_task = OwnTask(
                 id=task.id,
                 question=task.question,
                 references=task.references,
                 kwargs=task.kwargs,
                 metadata=task.metadata,
             )
-        request = BeginRequest(task=own, mode=mode, agents=tuple(agents), wait=min(wait, MAX_WAIT))
+        request = BeginRequest(task=own_task, mode=mode, agents=tuple(agents), wait=min(wait, MAX_WAIT))
         content = await self._send("POST", "/swarm/episodes", request, wait=wait)
         if not content:
             return None

@@ -176,45 +176,45 @@ def event(data: object, name: str = "") -> bytes:
     return b"".join((head, _ENCODER.encode(data), b"\n\n"))
 
 
-def decode(body: bytes, decoder: "msgspec.json.Decoder[T]", known: Iterable[type[Struct]]) -> T:
+def decode(body: bytes, decoder: "msgspec.json.Decoder[T]", types: Iterable[type[Struct]]) -> T:
     """Decode a body strictly.
 
-    :param known: types whose fields are proposed for unknown ones: first that of the body, then those inside.
+    :param types: types whose fields are proposed for unknown ones: first that of the body, then those inside.
     :raises GatewayError: if it is no JSON, has unknown fields, or values of other types.
     """
     try:
         return decoder.decode(body)
     except msgspec.ValidationError as error:
-        raise invalid(explain(error, known)) from None
+        raise invalid(explain(error, types)) from None
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise invalid(f"the body is not valid JSON: {error}") from None
     except RecursionError:
         raise invalid("the body is nested too deeply") from None
 
 
-def convert(value: object, type: type[list[T]], place: str, known: Iterable[type[Struct]]) -> T:
+def convert(value: object, type: type[list[T]], path: str, types: Iterable[type[Struct]]) -> T:
     """Convert a decoded part of a body strictly.
 
     :param type: list of the type.
-    :param place: its path in the body.
+    :param path: its path in the body.
     :raises GatewayError: like `decode`.
     """
     try:
         return msgspec.convert([value], type)[0]
     except msgspec.ValidationError as error:
-        raise invalid(explain(error, known, place)) from None
+        raise invalid(explain(error, types, path)) from None
 
 
-def explain(error: msgspec.ValidationError, known: Iterable[type[Struct]], place: str = "") -> str:
-    """Describe a validation error in one line: place, problem, and the nearest known name."""
+def explain(error: msgspec.ValidationError, types: Iterable[type[Struct]], path: str = "") -> str:
+    """Describe a validation error in one line: path, problem, and the nearest known name."""
     match = _PROBLEM.fullmatch(str(error))
     problem, inner = (match["problem"], match["path"] or "") if match else (str(error), "")
-    where = place + inner.removeprefix("[0]") if place else inner
+    where = path + inner.removeprefix("[0]") if path else inner
     if unknown := _UNKNOWN.fullmatch(problem):
-        types = list(known)
+        types = list(types)
         names = [name for type in (types if inner else types[:1]) for name in type.__struct_encode_fields__]
-        path = f"{where}.{unknown[1]}" if where else unknown[1]
-        return f"{path} is unknown{nearest(unknown[1], names)}"
+        field = f"{where}.{unknown[1]}" if where else unknown[1]
+        return f"{field} is unknown{nearest(unknown[1], names)}"
     if where.endswith(("type", "role")) and (tag := _WRONG_TAG.fullmatch(problem)):
         return f"{where}: {tag[1]} is not supported"
     return f"{where}: {problem[0].lower()}{problem[1:]}" if where else problem
@@ -248,20 +248,20 @@ def checked(call: GatewayCall) -> GatewayCall:
 
 def _check_sampling(sampling: Sampling) -> None:
     numbers = {"temperature": (sampling.temperature, 0.0, 2.0), "top_p": (sampling.top_p, 0.0, 1.0)}
-    for name, (value, least, most) in numbers.items():
-        if value is not None and not (isfinite(value) and least <= value <= most):
-            raise invalid(f"{name}: {value} is not between {least:g} and {most:g}")
+    for name, (value, minimum, maximum) in numbers.items():
+        if value is not None and not (isfinite(value) and minimum <= value <= maximum):
+            raise invalid(f"{name}: {value} is not between {minimum:g} and {maximum:g}")
     if sampling.max_tokens is not None and sampling.max_tokens < 1:
         raise invalid(f"max_tokens: {sampling.max_tokens} is less than 1")
     if any(not text for text in sampling.stop):
         raise invalid("stop: a stop string is empty; leave it out")
 
 
-def unsupported(part: Struct, place: str) -> GatewayError:
+def unsupported(part: Struct, path: str) -> GatewayError:
     """Return the refusal of a part that can't be in its message."""
     kind = str(type(part).__struct_config__.tag)
     remedy = _TEXT_ONLY if "image" in kind else _TEXT_AND_IMAGES
-    return invalid(f"{place}: {kind} is not supported: {remedy}", "unsupported_content")
+    return invalid(f"{path}: {kind} is not supported: {remedy}", "unsupported_content")
 
 
 class RequestImages:
@@ -273,53 +273,53 @@ class RequestImages:
         self._count = 0
         self._pixels = 0
 
-    def add_url(self, url: str, place: str) -> ImagePart:
+    def add_url(self, url: str, path: str) -> ImagePart:
         """Add an image that is a `data:` URL.
 
-        :param place: its path in the body.
+        :param path: its path in the body.
         :raises GatewayError: if it is another address, or no image within the limits.
         """
         if (match := _DATA_URL.match(url[:100])) is None:
             raise invalid(
-                f"{place}: the gateway fetches no address; send the image as data:image/png;base64,…",
+                f"{path}: the gateway fetches no address; send the image as data:image/png;base64,…",
                 "image_address",
             )
-        return self.add_base64(match[1], url[match.end() :], place)
+        return self.add_base64(match[1], url[match.end() :], path)
 
-    def add_base64(self, mime: str, text: str, place: str) -> ImagePart:
+    def add_base64(self, mime: str, text: str, path: str) -> ImagePart:
         """Add an image in base64.
 
         :param mime: its media type.
-        :param place: its path in the body.
+        :param path: its path in the body.
         :raises GatewayError: if it is no image within the limits.
         """
         mime = {"image/jpg": "image/jpeg"}.get(mime.lower(), mime.lower())
         if mime not in IMAGE_TYPES:
             raise invalid(
-                f"{place}: {mime[:60]!r} is not supported; send {IMAGE_FORMATS}", "unsupported_image"
+                f"{path}: {mime[:60]!r} is not supported; send {IMAGE_FORMATS}", "unsupported_image"
             )
         try:
             data = binascii.a2b_base64(text, strict_mode=True)
         except ValueError:
-            raise invalid(f"{place}: not valid base64", "invalid_image") from None
-        return self.add(data, mime, place)
+            raise invalid(f"{path}: not valid base64", "invalid_image") from None
+        return self.add(data, mime, path)
 
-    def add(self, data: bytes, mime: str, place: str) -> ImagePart:
+    def add(self, data: bytes, mime: str, path: str) -> ImagePart:
         """Add an image.
 
-        :param place: its path in the body.
+        :param path: its path in the body.
         :raises GatewayError: if it is of another type, or over a limit.
         """
         check_limit("images of a conversation", self._count + 1, MAX_IMAGES, "leave earlier ones out")
-        check_limit(f"{place}: bytes of an image", len(data), MAX_IMAGE_BYTES, "make it smaller")
+        check_limit(f"{path}: bytes of an image", len(data), MAX_IMAGE_BYTES, "make it smaller")
         if (actual := mime_of_image(data)) != mime:
             problem = f"it is {actual}, not {mime}; name its type" if actual else f"no {IMAGE_FORMATS} image"
-            raise invalid(f"{place}: {problem}", "invalid_image")
+            raise invalid(f"{path}: {problem}", "invalid_image")
         try:
             width, height = image_size(data)
         except ValueError as error:
-            raise invalid(f"{place}: {error}; send a whole {mime} image", "invalid_image") from None
-        check_limit(f"{place}: pixels of an image", width * height, MAX_IMAGE_PIXELS, "make it smaller")
+            raise invalid(f"{path}: {error}; send a whole {mime} image", "invalid_image") from None
+        check_limit(f"{path}: pixels of an image", width * height, MAX_IMAGE_PIXELS, "make it smaller")
         self._count += 1
         self._pixels += width * height
         check_limit("pixels of all images", self._pixels, MAX_PIXELS, "leave earlier ones out")
@@ -328,13 +328,13 @@ class RequestImages:
         return ImagePart(hash.encode(), mime)
 
 
-def check_limit(name: str, number: int, most: int, remedy: str) -> None:
+def check_limit(name: str, number: int, limit: int, remedy: str) -> None:
     """Refuse a number over a limit.
 
     :raises GatewayError: 413.
     """
-    if number > most:
-        raise GatewayError(413, f"{name}: {number:,}, at most {most:,}; {remedy}", code="too_large")
+    if number > limit:
+        raise GatewayError(413, f"{name}: {number:,}, at most {limit:,}; {remedy}", code="too_large")
 
 
 def check_images(messages: Sequence[Message], data: Mapping[str, bytes]) -> None:
@@ -439,13 +439,13 @@ def arguments_object(call: ToolCall) -> dict[str, Any]:
     return {"written": call.raw_arguments} if call.arguments is None else call.arguments
 
 
-def tool_spec(name: str, description: str | None, schema: dict[str, Any] | None, place: str) -> ToolSpec:
+def tool_spec(name: str, description: str | None, schema: dict[str, Any] | None, path: str) -> ToolSpec:
     """Return a tool.
 
     :raises GatewayError: if its name is not valid.
     """
     if not _TOOL_NAME.fullmatch(name):
-        raise invalid(f"{place}.name: use letters, digits, _ and -, at most 128")
+        raise invalid(f"{path}.name: use letters, digits, _ and -, at most 128")
     return ToolSpec(name, description or "", schema or {"type": "object", "properties": {}})
 
 

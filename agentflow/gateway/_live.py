@@ -281,15 +281,15 @@ class LiveEpisode:
                 code="too_many_calls_in_flight",
                 retry_after=_RETRY_SECONDS,
             )
-        for name, used, most in (
+        for name, used, limit in (
             ("calls", self._calls + call.answers - 1, limits.calls),
             ("tokens", self.tokens, limits.tokens),
             ("recorded_bytes", self._bytes, limits.recorded_bytes),
         ):
-            if used >= most:
+            if used >= limit:
                 raise GatewayError(
                     403,
-                    f"{name}: this episode has reached its limit of {most}; end it, or raise limits.{name}",
+                    f"{name}: this episode has reached its limit of {limit}; end it, or raise limits.{name}",
                     code=f"{name}_limit",
                 )
         self._calls += call.answers

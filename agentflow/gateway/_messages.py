@@ -221,17 +221,17 @@ class MessagesApi:
     def parse_prompt(self, body: bytes, context: RequestContext) -> ParsedRequest:
         """Parse the body of a request whose tokens are only counted: it needs no `max_tokens`."""
         del context
-        given = decode(body, _DECODER, _BODY)
-        ignored = [*given.ignored(), *_ignored_inside(given)]
+        request = decode(body, _DECODER, _BODY)
+        ignored = [*request.ignored(), *_ignored_inside(request)]
         lines = _VolatileLines()
         builder = ConversationBuilder()
-        _add_system(builder, given.system, lines)
-        for number, message in enumerate(given.messages):
+        _add_system(builder, request.system, lines)
+        for number, message in enumerate(request.messages):
             _add_message(builder, message, f"messages[{number}]", lines)
-        if not given.messages or builder.messages[-1].role == "assistant":
+        if not request.messages or builder.messages[-1].role == "assistant":
             raise invalid("messages: the last one must be the user's; an answer can't be prefilled")
-        tools = list(_tools(given.tools or [], ignored))
-        choice, output = given.tool_choice, given.output_config
+        tools = list(_tools(request.tools or [], ignored))
+        choice, output = request.tool_choice, request.output_config
         call = GatewayCall(
             dialect="messages",
             messages=builder.messages,
@@ -239,19 +239,19 @@ class MessagesApi:
             tools=tuple(tools),
             tool_choice=_choice(choice) if choice else "auto",
             sampling=Sampling(
-                temperature=given.temperature,
-                top_p=given.top_p,
-                max_tokens=given.max_tokens,
-                stop=tuple(given.stop_sequences or ()),
-                extra=extra_sampling(given),
+                temperature=request.temperature,
+                top_p=request.top_p,
+                max_tokens=request.max_tokens,
+                stop=tuple(request.stop_sequences or ()),
+                extra=extra_sampling(request),
             ),
             schema=output.format.schema if output and output.format else None,
-            template=given.chat_template_kwargs or {},
-            stream=bool(given.stream),
+            template=request.chat_template_kwargs or {},
+            stream=bool(request.stream),
             removed=lines.removed,
         )
-        reply = MessagesReply(given.model)
-        return ParsedRequest(call=checked(call), model=given.model, reply=reply, ignored=tuple(ignored))
+        reply = MessagesReply(request.model)
+        return ParsedRequest(call=checked(call), model=request.model, reply=reply, ignored=tuple(ignored))
 
     def failure(self, error: GatewayError) -> bytes:
         """Return the body of an error."""
@@ -283,15 +283,15 @@ class _VolatileLines:
         return kept
 
 
-def _ignored_inside(given: MessagesBody) -> Iterator[str]:
-    if given.output_config is not None:
-        fields = {"effort": given.output_config.effort, "task_budget": given.output_config.task_budget}
+def _ignored_inside(request: MessagesBody) -> Iterator[str]:
+    if request.output_config is not None:
+        fields = {"effort": request.output_config.effort, "task_budget": request.output_config.task_budget}
         yield from (f"output_config.{name}" for name, value in fields.items() if value is not None)
-    contents = (message.content for message in given.messages)
+    contents = (message.content for message in request.messages)
     blocks = (block for content in contents if not isinstance(content, str) for block in content)
     if any(isinstance(block, _RedactedThinking) for block in blocks):
         yield "messages.redacted_thinking"
-    if given.tool_choice is not None and given.tool_choice.disable_parallel_tool_use:
+    if request.tool_choice is not None and request.tool_choice.disable_parallel_tool_use:
         yield "tool_choice.disable_parallel_tool_use"
 
 
@@ -313,14 +313,14 @@ def _add_system(
 
 
 def _add_message(
-    builder: ConversationBuilder, message: _AnthropicMessage, place: str, lines: _VolatileLines
+    builder: ConversationBuilder, message: _AnthropicMessage, path: str, lines: _VolatileLines
 ) -> None:
     blocks: list[_Block] = (
         [_TextBlock(text=message.content)] if isinstance(message.content, str) else message.content
     )
     if message.role == "system":
         _add_system(
-            builder, [_TextBlock(text=text) for text in texts_of(_parts(blocks, f"{place}.content"))], lines
+            builder, [_TextBlock(text=text) for text in texts_of(_parts(blocks, f"{path}.content"))], lines
         )
     elif message.role == "assistant":
         calls: list[ToolCall] = []
@@ -336,14 +336,14 @@ def _add_message(
                     # Opaque: no model but the one that wrote it can read it.
                     pass
                 case _:
-                    texts += texts_of(_parts([block], f"{place}.content", start=number))
+                    texts += texts_of(_parts([block], f"{path}.content", start=number))
         builder.add_answer(texts or [""], calls, "".join(thoughts))
     else:
-        _add_user(builder, blocks, f"{place}.content", lines)
+        _add_user(builder, blocks, f"{path}.content", lines)
 
 
 def _add_user(
-    builder: ConversationBuilder, blocks: Sequence[_Block], place: str, lines: _VolatileLines
+    builder: ConversationBuilder, blocks: Sequence[_Block], path: str, lines: _VolatileLines
 ) -> None:
     images = builder.images
     parts: list[TextPart | ImagePart] = []
@@ -354,10 +354,10 @@ def _add_user(
             shown = (
                 [_TextBlock(text=block.content)] if isinstance(block.content, str) else block.content or []
             )
-            result = _parts(shown, f"{place}[{number}].content", images)
+            result = _parts(shown, f"{path}[{number}].content", images)
             builder.add_result(block.tool_use_id, list(result), failed=bool(block.is_error))
             continue
-        for part in _parts([block], place, images, start=number):
+        for part in _parts([block], path, images, start=number):
             if isinstance(part, TextPart):
                 parts += map(TextPart, lines.strip([part.text], _TOTAL_TOKENS))
             else:
@@ -367,7 +367,7 @@ def _add_user(
 
 
 def _parts(
-    blocks: Sequence[object], place: str, images: RequestImages | None = None, *, start: int = 0
+    blocks: Sequence[object], path: str, images: RequestImages | None = None, *, start: int = 0
 ) -> Iterator[TextPart | ImagePart]:
     for number, block in enumerate(blocks, start):
         match block:
@@ -376,32 +376,32 @@ def _parts(
             case _ToolReference():
                 yield TextPart(f"Tool: {block.tool_name}")
             case _ImageBlock(source=_Base64Source() as source) if images is not None:
-                yield images.add_base64(source.media_type, source.data, f"{place}[{number}].source")
+                yield images.add_base64(source.media_type, source.data, f"{path}[{number}].source")
             case _ImageBlock() if images is not None:
                 raise invalid(
-                    f"{place}[{number}].source: the gateway fetches no address and has no files; send the image in base64",
+                    f"{path}[{number}].source: the gateway fetches no address and has no files; send the image in base64",
                     "image_address",
                 )
             case _ImageBlock() | _DocumentBlock() | _SearchResultBlock():
-                raise unsupported(block, f"{place}[{number}]")
+                raise unsupported(block, f"{path}[{number}]")
             case _:
                 raise invalid(
-                    f"{place}[{number}]: such a block can't be in this message", "unsupported_content"
+                    f"{path}[{number}]: such a block can't be in this message", "unsupported_content"
                 )
 
 
-def _tools(given: list[dict[str, Any]], ignored: list[str]) -> Iterator[ToolSpec]:
-    for number, raw in enumerate(given):
-        place, kind = f"tools[{number}]", raw.get("type")
+def _tools(tools: list[dict[str, Any]], ignored: list[str]) -> Iterator[ToolSpec]:
+    for number, raw in enumerate(tools):
+        path, kind = f"tools[{number}]", raw.get("type")
         if kind not in (None, "custom"):
             if str(kind).startswith(_CLIENT_TOOLS):
                 raise invalid(
-                    f"{place}.type: {kind} is not supported; describe the tool with name and input_schema"
+                    f"{path}.type: {kind} is not supported; describe the tool with name and input_schema"
                 )
             ignored.append(f"tools.{kind}")
             continue
-        tool = convert(raw, list[_AnthropicTool], place, (_AnthropicTool,))
-        yield tool_spec(tool.name, tool.description, tool.input_schema, place)
+        tool = convert(raw, list[_AnthropicTool], path, (_AnthropicTool,))
+        yield tool_spec(tool.name, tool.description, tool.input_schema, path)
 
 
 def _failure(error: GatewayError) -> dict[str, Any]:

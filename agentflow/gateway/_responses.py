@@ -265,19 +265,19 @@ class ResponsesApi:
 
     def parse(self, body: bytes, context: RequestContext) -> ParsedRequest:
         """Parse the body of a request."""
-        given = decode(body, _DECODER, _BODY)
-        ignored = list(given.ignored())
-        if given.text is not None and given.text.verbosity is not None:
+        request = decode(body, _DECODER, _BODY)
+        ignored = list(request.ignored())
+        if request.text is not None and request.text.verbosity is not None:
             ignored.append("text.verbosity")
         builder = ConversationBuilder()
-        if given.instructions:
-            builder.add_system([given.instructions])
+        if request.instructions:
+            builder.add_system([request.instructions])
         leading = len(builder.messages)
-        _add_input(builder, given.input, ignored)
-        known: dict[str, _ResponseTool] = {}
-        tools = tuple(_tools(given.tools or [], ignored, known))
-        continues, skipped = _continued(given.previous_response_id or "", context.tag)
-        choice = given.tool_choice
+        _add_input(builder, request.input, ignored)
+        tools_by_name: dict[str, _ResponseTool] = {}
+        tools = tuple(_tools(request.tools or [], ignored, tools_by_name))
+        continues, skipped = _continued(request.previous_response_id or "", context.tag)
+        choice = request.tool_choice
         call = GatewayCall(
             dialect="responses",
             messages=builder.messages,
@@ -285,20 +285,20 @@ class ResponsesApi:
             tools=tools,
             tool_choice=choice.name if isinstance(choice, _ChosenTool) else choice or "auto",
             sampling=Sampling(
-                temperature=given.temperature,
-                top_p=given.top_p,
-                max_tokens=given.max_output_tokens,
-                extra=extra_sampling(given),
+                temperature=request.temperature,
+                top_p=request.top_p,
+                max_tokens=request.max_output_tokens,
+                extra=extra_sampling(request),
             ),
-            schema=_schema(given.text),
-            template=given.chat_template_kwargs or {},
+            schema=_schema(request.text),
+            template=request.chat_template_kwargs or {},
             continues=continues,
-            stream=bool(given.stream),
+            stream=bool(request.stream),
         )
         return ParsedRequest(
             call=checked(call),
-            model=given.model,
-            reply=ResponsesReply(given, context, known),
+            model=request.model,
+            reply=ResponsesReply(request, context, tools_by_name),
             ignored=tuple(ignored),
             leading=leading,
             skipped=skipped,
@@ -333,14 +333,14 @@ def no_response(response: str) -> GatewayError:
 
 
 def _add_input(
-    builder: ConversationBuilder, given: str | list[dict[str, Any]] | None, ignored: list[str]
+    builder: ConversationBuilder, items: str | list[dict[str, Any]] | None, ignored: list[str]
 ) -> None:
-    if isinstance(given, str):
-        return builder.add_user([TextPart(given)])
+    if isinstance(items, str):
+        return builder.add_user([TextPart(items)])
     reasoning = ""
-    for number, raw in enumerate(given or ()):
-        place = f"input[{number}]"
-        item = convert(raw if "type" in raw else {**raw, "type": "message"}, list[_Item], place, _ITEMS)
+    for number, raw in enumerate(items or ()):
+        path = f"input[{number}]"
+        item = convert(raw if "type" in raw else {**raw, "type": "message"}, list[_Item], path, _ITEMS)
         match item:
             case _Reasoning():
                 reasoning = "".join(thought.text for thought in item.content or item.summary or ())
@@ -348,12 +348,12 @@ def _add_input(
                     ignored.append("input.encrypted_content")
                 continue
             case _MessageItem(role="assistant"):
-                texts = texts_of(_parts(item.content, f"{place}.content"))
+                texts = texts_of(_parts(item.content, f"{path}.content"))
                 builder.add_answer(texts or [""], (), reasoning)
             case _MessageItem(role="user"):
-                builder.add_user(list(_parts(item.content, f"{place}.content", builder.images)))
+                builder.add_user(list(_parts(item.content, f"{path}.content", builder.images)))
             case _MessageItem():
-                builder.add_system(texts_of(_parts(item.content, f"{place}.content")))
+                builder.add_system(texts_of(_parts(item.content, f"{path}.content")))
             case _FunctionCall():
                 call = tool_call(item.call_id, _flat(item.namespace, item.name), item.arguments)
                 builder.add_answer([], [call], reasoning, extend=True)
@@ -361,13 +361,13 @@ def _add_input(
                 call = tool_call(item.call_id, _flat(item.namespace, item.name), {"input": item.input})
                 builder.add_answer([], [call], reasoning, extend=True)
             case _FunctionOutput() | _CustomOutput():
-                parts = _parts(item.output, f"{place}.output", builder.images)
+                parts = _parts(item.output, f"{path}.output", builder.images)
                 builder.add_result(item.call_id, list(parts))
         reasoning = ""
 
 
 def _parts(
-    content: _Content, place: str, images: RequestImages | None = None
+    content: _Content, path: str, images: RequestImages | None = None
 ) -> Iterator[TextPart | ImagePart]:
     for number, part in enumerate([_InputText(text=content)] if isinstance(content, str) else content):
         match part:
@@ -376,12 +376,12 @@ def _parts(
             case _OutputRefusal():
                 yield TextPart(part.refusal)
             case _InputImage(image_url=str(url), file_id=None) if images is not None:
-                yield images.add_url(url, f"{place}[{number}].image_url")
+                yield images.add_url(url, f"{path}[{number}].image_url")
             case _InputImage() if images is not None:
                 remedy = "the gateway has no files; send the image as data:image/png;base64,…"
-                raise invalid(f"{place}[{number}].image_url: {remedy}", "image_address")
+                raise invalid(f"{path}[{number}].image_url: {remedy}", "image_address")
             case _:
-                raise unsupported(part, f"{place}[{number}]")
+                raise unsupported(part, f"{path}[{number}]")
 
 
 def _flat(namespace: str | None, name: str) -> str:
@@ -389,27 +389,27 @@ def _flat(namespace: str | None, name: str) -> str:
 
 
 def _tools(
-    given: list[dict[str, Any]], ignored: list[str], known: dict[str, _ResponseTool]
+    tools: list[dict[str, Any]], ignored: list[str], tools_by_name: dict[str, _ResponseTool]
 ) -> Iterator[ToolSpec]:
-    for number, raw in enumerate(given):
-        place, kind = f"tools[{number}]", str(raw.get("type"))
+    for number, raw in enumerate(tools):
+        path, kind = f"tools[{number}]", str(raw.get("type"))
         if kind.startswith(_CLIENT_TOOLS):
-            raise invalid(f"{place}.type: {kind} is not supported; describe the tool as a function")
+            raise invalid(f"{path}.type: {kind} is not supported; describe the tool as a function")
         if kind not in ("function", "custom", "namespace"):
             ignored.append(f"tools.{kind}")
             continue
         tool = convert(
             raw,
             list[_FunctionTool | _CustomTool | _NamespaceTool],
-            place,
+            path,
             (_FunctionTool, _CustomTool, _NamespaceTool),
         )
         space = tool.name if isinstance(tool, _NamespaceTool) else ""
         for spec in tool.tools if isinstance(tool, _NamespaceTool) else (tool,):
             name = _flat(space, spec.name)
-            known[name] = _ResponseTool(spec.name, space, custom=isinstance(spec, _CustomTool))
+            tools_by_name[name] = _ResponseTool(spec.name, space, custom=isinstance(spec, _CustomTool))
             schema = spec.parameters if isinstance(spec, _FunctionTool) else _CUSTOM
-            yield tool_spec(name, spec.description, schema, place)
+            yield tool_spec(name, spec.description, schema, path)
 
 
 _CUSTOM: dict[str, Any] = {
@@ -441,15 +441,15 @@ class ResponsesReply:
     ping = b": ping\n\n"
 
     def __init__(
-        self, given: ResponsesBody, context: RequestContext, known: Mapping[str, _ResponseTool]
+        self, request: ResponsesBody, context: RequestContext, tools_by_name: Mapping[str, _ResponseTool]
     ) -> None:
         """Store the request.
 
-        :param known: tools by the names that the model sees.
+        :param tools_by_name: tools by the names that the model sees.
         """
-        self._given = given
+        self._request = request
         self._context = context
-        self._known = known
+        self._tools_by_name = tools_by_name
         self._answer = ""
         self._sent = ""
         self._number = 0
@@ -468,30 +468,30 @@ class ResponsesReply:
 
     def piece(self, text: str) -> Iterator[bytes]:
         """Yield the events of a piece of text."""
-        place = {"item_id": f"msg_{self._answer}", "output_index": 0, "content_index": 0}
+        position = {"item_id": f"msg_{self._answer}", "output_index": 0, "content_index": 0}
         if not self._sent:
             yield from self._begin(0, self._message("", "in_progress"), _output_text(""))
         self._sent += text
-        yield self._event("response.output_text.delta", **place, delta=text, logprobs=[])
+        yield self._event("response.output_text.delta", **position, delta=text, logprobs=[])
 
     def ending(self, answers: Sequence[ApiAnswer]) -> Iterator[bytes]:
         """Yield all events that were not sent yet."""
         answer, finished = answers[0], self._finished(answers)
         rest = unsent(answer, self._sent)
         for index, item in enumerate(finished["output"]):
-            place = {"item_id": item["id"], "output_index": index}
+            position = {"item_id": item["id"], "output_index": index}
             match item["type"]:
                 case "reasoning":
                     thought = {"type": "reasoning_text", "text": answer.reasoning}
                     yield from self._begin(index, {**item, "content": []}, {**thought, "text": ""})
-                    at = {**place, "content_index": 0}
+                    at = {**position, "content_index": 0}
                     yield self._event("response.reasoning_text.delta", **at, delta=answer.reasoning)
                     yield self._event("response.reasoning_text.done", **at, text=answer.reasoning)
                     yield self._event("response.content_part.done", **at, part=thought)
                 case "message":
                     if not self._sent:
                         yield from self._begin(index, self._message("", "in_progress"), _output_text(""))
-                    at = {**place, "content_index": 0}
+                    at = {**position, "content_index": 0}
                     if rest:
                         yield self._event("response.output_text.delta", **at, delta=rest, logprobs=[])
                     yield self._event("response.output_text.done", **at, text=answer.text, logprobs=[])
@@ -499,13 +499,13 @@ class ResponsesReply:
                 case "custom_tool_call":
                     yield from self._begin(index, {**item, "input": "", "status": "in_progress"})
                     name = "response.custom_tool_call_input"
-                    yield self._event(f"{name}.delta", **place, delta=item["input"])
-                    yield self._event(f"{name}.done", **place, input=item["input"])
+                    yield self._event(f"{name}.delta", **position, delta=item["input"])
+                    yield self._event(f"{name}.done", **position, input=item["input"])
                 case _:
                     yield from self._begin(index, {**item, "arguments": "", "status": "in_progress"})
                     name, written = "response.function_call_arguments", item["arguments"]
-                    yield self._event(f"{name}.delta", **place, delta=written)
-                    yield self._event(f"{name}.done", **place, name=item["name"], arguments=written)
+                    yield self._event(f"{name}.delta", **position, delta=written)
+                    yield self._event(f"{name}.done", **position, name=item["name"], arguments=written)
             yield self._event("response.output_item.done", output_index=index, item=item)
         yield self._event(f"response.{finished['status']}", response=finished)
 
@@ -513,8 +513,8 @@ class ResponsesReply:
         empty: dict[str, Any] = {**item, "content": []} if part is not None else item
         yield self._event("response.output_item.added", output_index=index, item=empty)
         if part is not None:
-            place = {"item_id": item["id"], "output_index": index, "content_index": 0}
-            yield self._event("response.content_part.added", **place, part=part)
+            position = {"item_id": item["id"], "output_index": index, "content_index": 0}
+            yield self._event("response.content_part.added", **position, part=part)
 
     def _event(self, name: str, /, **fields: object) -> bytes:
         number, self._number = self._number, self._number + 1
@@ -550,7 +550,7 @@ class ResponsesReply:
         return {**head, "content": [_output_text(text)]}
 
     def _call(self, call: ToolCall, status: str) -> dict[str, Any]:
-        tool = self._known.get(call.name, _ResponseTool(call.name))
+        tool = self._tools_by_name.get(call.name, _ResponseTool(call.name))
         space = {"namespace": tool.namespace} if tool.namespace else {}
         head = {"call_id": call.id, "name": tool.name, **space, "status": status}
         if tool.custom:
@@ -560,29 +560,31 @@ class ResponsesReply:
         return {"type": "function_call", "id": f"fc_{call.id}", **head, "arguments": arguments_text(call)}
 
     def _response(self, status: str, output: list[dict[str, Any]]) -> dict[str, Any]:
-        given = self._given
+        request = self._request
         return {
-            "id": _response_id(self._answer, self._context.tag, bool(given.instructions)),
+            "id": _response_id(self._answer, self._context.tag, bool(request.instructions)),
             "object": "response",
             "created_at": self._context.created,
             "status": status,
             "background": False,
             "error": None,
             "incomplete_details": None,
-            "instructions": given.instructions,
-            "max_output_tokens": given.max_output_tokens,
-            "metadata": given.metadata if is_object(given.metadata) else {},
-            "model": given.model,
+            "instructions": request.instructions,
+            "max_output_tokens": request.max_output_tokens,
+            "metadata": request.metadata if is_object(request.metadata) else {},
+            "model": request.model,
             "output": output,
             "parallel_tool_calls": True,
-            "previous_response_id": given.previous_response_id,
+            "previous_response_id": request.previous_response_id,
             "reasoning": {"effort": None, "summary": None},
             "store": False,
-            "temperature": given.temperature,
-            "text": {"format": given.text.format if given.text and given.text.format else {"type": "text"}},
-            "tool_choice": given.tool_choice or "auto",
-            "tools": given.tools or [] if status != "in_progress" else [],
-            "top_p": given.top_p,
+            "temperature": request.temperature,
+            "text": {
+                "format": request.text.format if request.text and request.text.format else {"type": "text"}
+            },
+            "tool_choice": request.tool_choice or "auto",
+            "tools": request.tools or [] if status != "in_progress" else [],
+            "top_p": request.top_p,
             "truncation": "disabled",
             "usage": None,
         }

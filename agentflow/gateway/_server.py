@@ -446,14 +446,13 @@ def gateway_app(models: ModelRoutes, host: str = "127.0.0.1", hosts: Collection[
         host unless `hosts` are given.
     :param hosts: further names, with or without a port.
     """
-    own = _LOOPBACK if host in _LOOPBACK else {host}
-    known = frozenset(name.lower() for name in hosts) | own
+    accepted = frozenset(name.lower() for name in hosts) | (_LOOPBACK if host in _LOOPBACK else {host})
     any_host = host in ("0.0.0.0", "::") and not hosts
 
     @web.middleware
     async def answer(request: web.Request, handler: Handler) -> web.StreamResponse:
         try:
-            if not any_host and known.isdisjoint(_hosts_of(request)):
+            if not any_host and accepted.isdisjoint(_hosts_of(request)):
                 raise GatewayError(
                     403,
                     "the Host header names another machine; use its address, or set public_url",
@@ -494,10 +493,10 @@ def _digest(size: int, *pieces: bytes) -> str:
     return digest.hexdigest()
 
 
-def _check_model(name: str, known: Sequence[str]) -> None:
-    if name not in known:
+def _check_model(name: str, models: Sequence[str]) -> None:
+    if name not in models:
         raise GatewayError(
-            404, f"model: no model {name[:100]}; the model of this key is {known[0]}", code="model_not_found"
+            404, f"model: no model {name[:100]}; the model of this key is {models[0]}", code="model_not_found"
         )
 
 

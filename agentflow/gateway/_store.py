@@ -212,7 +212,7 @@ class _WriteJob(NamedTuple):
 class EpisodeStore:
     """Journal of episodes, used inside `async with`.
 
-    One thread writes everything in the order of context and all that waits in one transaction. A durable commit, such as the
+    One thread writes everything in the order of arrival and all that waits in one transaction. A durable commit, such as the
     end of an episode, is synced to disk together with everything before it. Calls wait up to 0.05 s for company.
     A write that fails is final: the episodes continue after a restart from what is on disk.
     """

@@ -63,7 +63,7 @@ class TrainerGateway(Protocol):
     """The gateway as a trainer uses it: `agentflow.gateway.GatewayClient`."""
 
     async def offer(self, offers: Sequence[EpisodeOffer]) -> None:
-        """Offer places; those that are known and unused are reported again once they have ended."""
+        """Offer slots; those that are unused are reported again once they have ended."""
         ...
 
     async def ended(self, after: int, wait: float) -> list[EndedEpisode]:
@@ -104,7 +104,7 @@ async def _ready() -> None:
 
 
 class GatewayRollout:
-    """Offers the places of groups, and returns their episodes once clients have played them. Implements `PolicyRollout`."""
+    """Offers the slots of groups, and returns their episodes once clients have played them. Implements `PolicyRollout`."""
 
     def __init__(
         self,
@@ -163,33 +163,32 @@ class GatewayRollout:
     async def group(
         self, draw: TaskDraw, size: int, results: list[EpisodeResult | None] | None = None
     ) -> Group:
-        """Offer all places of a draw and wait for their episodes.
+        """Offer all slots of a draw and wait for their episodes.
 
         :raises RunStopped: if the run can't continue.
         """
         filled: list[EpisodeResult | None] = [None] * size if results is None else results
         if self._own_tasks:
             return await self._next_own_group(draw, size, filled)
-        self._ids[draw.number] = [f"{draw.number}/{place}" for place in range(size)]
+        ids = self._ids[draw.number] = [f"{draw.number}/{member}" for member in range(size)]
         offers = [
-            self._offer(f"{draw.number}/{place}", draw.group, draw.task, (draw.number, place))
-            for place in range(size)
+            self._offer(id, draw.group, draw.task, (draw.number, member)) for member, id in enumerate(ids)
         ]
+        numbers: dict[int, int] = {}
+        """Numbers of the ends whose results are in the group."""
 
-        read: dict[int, int] = {}
-
-        async def member(place: int) -> None:
-            filled[place], read[place] = await self._result(offers[place])
+        async def collect(member: int) -> None:
+            filled[member], numbers[member] = await self._result(offers[member])
 
         with self._expecting(offers):
             await self._offer_all(offers)
             async with anyio.create_task_group() as tasks:
-                for place in range(size):
-                    tasks.start_soon(member, place)
-            for place, offer in enumerate(offers):
+                for member in range(size):
+                    tasks.start_soon(collect, member)
+            for member, id in enumerate(ids):
                 # A client may have replaced its reward in the meantime.
-                if self._arrived[offer.id].number != read[place]:
-                    filled[place] = await self._result_of(self._arrived[offer.id])
+                if self._arrived[id].number != numbers[member]:
+                    filled[member] = await self._result_of(self._arrived[id])
         return self.group_of(draw, filled)
 
     def group_of(self, draw: TaskDraw, results: Sequence[EpisodeResult | None]) -> Group:
@@ -234,7 +233,7 @@ class GatewayRollout:
 
     async def publish(self, version: int, publish: Callable[[], Awaitable[None]]) -> None:
         """Publish new weights while calls are held."""
-        async with self._held():
+        async with self._paused():
             await publish()
             await self._gateway.set_version(version)
 
@@ -242,9 +241,9 @@ class GatewayRollout:
         """Mark the episodes of a batch as used, and drop the others of groups that no later step can use."""
         used = {sample.id.partition(SEPARATOR)[0] for sample in batch.samples}
         done = [number for number in self._ids if number < batch.taken and number not in batch.pending]
-        places = [id for number in sorted(done) for id in self._ids.pop(number)]
+        ids = [id for number in sorted(done) for id in self._ids.pop(number)]
         await self._gateway.use([*sorted(used), *self._validated], batch.step)
-        if others := [id for id in places if id not in used]:
+        if others := [id for id in ids if id not in used]:
             await self._gateway.withdraw(others)
         self._validated.clear()
         self._step = batch.step
@@ -254,17 +253,17 @@ class GatewayRollout:
         id: str,
         group: str,
         task: Task,
-        place: Sequence[object],
+        path: Sequence[object],
         *,
         mode: EpisodeMode = "train",
         temperature: float | None = None,
     ) -> EpisodeOffer:
-        seed = digest([self._seed, *place])
+        seed = digest([self._seed, *path])
         return EpisodeOffer(id=id, group=group, task=task, mode=mode, seed=seed, temperature=temperature)
 
     @contextmanager
     def _expecting(self, offers: Iterable[EpisodeOffer]) -> Generator[None]:
-        """Keep what arrives for these places."""
+        """Keep what arrives for these slots."""
         ids = [offer.id for offer in offers]
         self._waiting.update({id: anyio.Event() for id in ids})
         try:
@@ -299,15 +298,15 @@ class GatewayRollout:
     async def _next_own_group(self, draw: TaskDraw, size: int, filled: list[EpisodeResult | None]) -> Group:
         """Return the next group of a client's own task, once all its episodes have ended."""
         while (
-            name := next((name for name, own in self._own_groups.items() if len(own) >= size), None)
+            name := next((name for name, ended in self._own_groups.items() if len(ended) >= size), None)
         ) is None:
             changed = self._own_changed
             await changed.wait()
         episodes = self._own_groups.pop(name)
         self._ids[draw.number] = sorted(episodes)
-        for place, id in enumerate(sorted(episodes)):
+        for member, id in enumerate(sorted(episodes)):
             result = await self._result_of(episodes[id])
-            filled[place] = result
+            filled[member] = result
             if self._on_result is not None:
                 self._on_result(result)
         return self.group_of(draw, filled)
@@ -324,7 +323,7 @@ class GatewayRollout:
             ) from None
 
     async def _result(self, offer: EpisodeOffer) -> tuple[EpisodeResult, int]:
-        """Return the result of a place once its episode has ended, and its number; a lost engine is waited for."""
+        """Return the result of a slot once its episode has ended, and its number; a lost engine is waited for."""
         tries = _MODEL_TRIES
         while True:
             await self._waiting[offer.id].wait()
@@ -334,7 +333,7 @@ class GatewayRollout:
             if result.failure is None or result.failure.kind != FailureCause.MODEL or not tries:
                 break
             self._waiting[offer.id] = anyio.Event()
-            async with self._held():
+            async with self._paused():
                 await self._engine_ready()
             await self._offer_all([offer])
         if self._on_result is not None:
@@ -342,8 +341,8 @@ class GatewayRollout:
         return result, ended.number
 
     @asynccontextmanager
-    async def _held(self) -> AsyncGenerator[None]:
-        """Hold calls inside the block."""
+    async def _paused(self) -> AsyncGenerator[None]:
+        """Let calls wait inside the block."""
         async with self._engine:
             await self._gateway.hold()
             try:
@@ -470,12 +469,12 @@ def _checked_rewards(outcome: EpisodeOutcome, agents: Collection[str]) -> dict[s
     """
     rewards = rewards_of(outcome, dict.fromkeys(agents))
     if not rewards:
-        given = (
+        rewarded = (
             f"rewards of {', '.join(sorted(outcome.reward))}"
             if isinstance(outcome.reward, dict)
             else "no reward"
         )
-        raise UnusableOutcome(f"the outcome has {given}, and the trained agents are {_names(agents)}")
+        raise UnusableOutcome(f"the outcome has {rewarded}, and the trained agents are {_names(agents)}")
     for agent, reward in rewards.items():
         if not isfinite(reward):
             raise UnusableOutcome(
@@ -484,9 +483,9 @@ def _checked_rewards(outcome: EpisodeOutcome, agents: Collection[str]) -> dict[s
     return rewards
 
 
-def _check_turns(turns: Mapping[str, float], known: Collection[str]) -> None:
+def _check_turns(turns: Mapping[str, float], calls: Collection[str]) -> None:
     for call, reward in turns.items():
-        if call not in known:
+        if call not in calls:
             raise UnusableOutcome(f"turn_rewards: the episode has no call {call}")
         if not isfinite(reward):
             raise UnusableOutcome(f"turn_rewards: that of call {call} is {reward}; return a finite number")

@@ -75,14 +75,14 @@ async def open_team_workflow(
 
         async def solve(task: Task, policy: PolicyEndpoint) -> EpisodeOutcome:
             async with AsyncExitStack() as stack:
-                own: dict[str, Model] = {}
+                episode_models: dict[str, Model] = {}
                 for role in trained:
                     key = SecretStr(policy.agent(role).api_key)
                     settings = placed[role].model_copy(update={"name": policy.model, "api_key": key})
-                    own[role] = await stack.enter_async_context(
+                    episode_models[role] = await stack.enter_async_context(
                         make_model(settings, Accounts(), endpoints=endpoints)
                     )
-                episode = await runner.play(task, policy.episode, models=own)
+                episode = await runner.play(task, policy.episode, models=episode_models)
             if (failure := external_failure(episode)) is not None:
                 raise RunStopped(StopCause.MODEL, failure.message)
             figures = {
@@ -180,18 +180,18 @@ class WorkflowRollouts:
         Episodes have no time limit, so breakpoints work in the workflow and in rewards.
         """
         del config
-        own = self._config
+        tune_config = self._config
         if self._solve is None:
             raise ConfigurationError(
                 "backbone: debug plays episodes in this process; start swarm serve with another one"
             )
-        if not own.engine.base_url:
+        if not tune_config.engine.base_url:
             raise ConfigurationError(
                 "engine.base_url: backbone=debug starts no engine; name a running server"
             )
-        models = await models_at_engine(own, own.wanted_models())
+        models = await models_at_engine(tune_config, tune_config.wanted_models())
         exact = await renders_tokens(models[POLICY])
-        settings = own.gateway_settings(models, tokens=exact)
+        settings = tune_config.gateway_settings(models, tokens=exact)
         limits = settings.limits.model_copy(
             update={"attempts": 1, "idle_seconds": _DEBUG_SECONDS, "total_seconds": _DEBUG_SECONDS}
         )
@@ -204,14 +204,14 @@ class WorkflowRollouts:
                 client,
                 judge,
                 temperature=settings.temperature,
-                seed=own.seed,
+                seed=tune_config.seed,
             )
             await stack.enter_async_context(rollout.running())
             solve = await self._open_solve(stack, self._solve, assignment, models, gateway)
             players = await self._players(stack, client, solve, judge, seconds=inf)
-            tasks, size = debug_counts(own)
-            order = TaskOrder(assignment.tasks, seed=own.seed, epochs=own.schedule.epochs)
-            for step in range(1, (own.schedule.steps or 1) + 1):
+            tasks, size = debug_counts(tune_config)
+            order = TaskOrder(assignment.tasks, seed=tune_config.seed, epochs=tune_config.schedule.epochs)
+            for step in range(1, (tune_config.schedule.steps or 1) + 1):
                 groups = [
                     await _debug_group(rollout, client, players, draw, size, say)
                     for draw in order.take(tasks)
@@ -219,7 +219,7 @@ class WorkflowRollouts:
                 if not groups:
                     break
                 figures = report_step(
-                    step, [sample for group in groups for sample in group.samples], own.loss, say
+                    step, [sample for group in groups for sample in group.samples], tune_config.loss, say
                 )
         return figures
 
