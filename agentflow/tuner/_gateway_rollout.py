@@ -13,9 +13,10 @@ from collections.abc import (
 from contextlib import asynccontextmanager, contextmanager
 from math import isfinite
 from statistics import fmean
-from typing import Final, Protocol
+from typing import Final
 
 import anyio
+from anyio.lowlevel import checkpoint
 
 from agentflow.errors import AgentFlowError, ConfigurationError
 from agentflow.gateway import (
@@ -24,6 +25,7 @@ from agentflow.gateway import (
     EpisodeOffer,
     EpisodeOutcome,
     EpisodeState,
+    GatewayClient,
     GatewayError,
     PromptOrigin,
     RecordedCall,
@@ -59,63 +61,19 @@ WAIT_SECONDS = 20.0
 """Longest wait of one request for ended episodes."""
 
 
-class TrainerGateway(Protocol):
-    """The gateway as a trainer uses it: `agentflow.gateway.GatewayClient`."""
-
-    async def offer(self, offers: Sequence[EpisodeOffer]) -> None:
-        """Offer slots; those that are unused are reported again once they have ended."""
-        ...
-
-    async def ended(self, after: int, wait: float) -> list[EndedEpisode]:
-        """Return episodes that ended after a number."""
-        ...
-
-    async def calls(self, episode: str, attempt: int) -> list[RecordedCall]:
-        """Return the recorded calls of an attempt."""
-        ...
-
-    async def score(self, episode: str, attempt: int, outcome: EpisodeOutcome) -> None:
-        """Store the reward of a sealed episode."""
-        ...
-
-    async def use(self, ids: Sequence[str], step: int) -> None:
-        """Mark episodes as used by a step."""
-        ...
-
-    async def withdraw(self, ids: Sequence[str]) -> None:
-        """Drop episodes."""
-        ...
-
-    async def set_version(self, version: int) -> None:
-        """Set the version of the weights."""
-        ...
-
-    async def hold(self) -> None:
-        """Hold new calls, and wait for running ones."""
-        ...
-
-    async def go_on(self) -> None:
-        """Answer held calls."""
-        ...
-
-
-async def _ready() -> None:
-    """Return at once: there is no engine to wait for."""
-
-
 class GatewayRollout:
     """Offers the slots of groups, and returns their episodes once clients have played them. Implements `PolicyRollout`."""
 
     def __init__(
         self,
-        gateway: TrainerGateway,
+        gateway: GatewayClient,
         judge: EpisodeJudge,
         *,
         temperature: float,
         seed: int = 0,
         version: int = 0,
         own_tasks: bool = False,
-        engine_ready: Callable[[], Awaitable[None]] = _ready,
+        engine_ready: Callable[[], Awaitable[None]] = checkpoint,
         on_result: Callable[[EpisodeResult], None] | None = None,
     ) -> None:
         """Configure it.
