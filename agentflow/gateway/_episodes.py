@@ -25,9 +25,9 @@ from agentflow.gateway._live import AgentModel, LiveEpisode, ended_error
 from agentflow.gateway._settings import GatewaySettings
 from agentflow.gateway._slots import SlotQueue, check_outcome
 from agentflow.gateway._store import (
-    Attempt,
     AttemptBegin,
     AttemptEnd,
+    EpisodeAttempt,
     EpisodeSlot,
     EpisodeStore,
     begin_page,
@@ -393,7 +393,7 @@ class EpisodeRegistry:
         keys = {agent: f"af_{page}_{secrets.token_urlsafe(32)}" for agent in agents}
         digests = {agent: digest_of(key) for agent, key in keys.items()}
         begin = AttemptBegin(digests, digest_of(client), self._version)
-        attempt = Attempt(page, slot.offer.id, slot.attempt + 1, begin)
+        attempt = EpisodeAttempt(page, slot.offer.id, slot.attempt + 1, begin)
         slot.state, slot.page, slot.attempt = EpisodeState.OPEN, page, attempt.number
         slot.version = self._version
         slot.live = self._live[page] = LiveEpisode(
@@ -479,7 +479,7 @@ class EpisodeRegistry:
         if len(self._old_keys) > _OLD_KEYS:
             self._old_keys.popitem(last=False)
 
-    async def _attempt(self, who: ClientIdentity, id: str, number: int) -> Attempt:
+    async def _attempt(self, who: ClientIdentity, id: str, number: int) -> EpisodeAttempt:
         attempt = await self._store.attempt(id, number)
         if attempt is None:
             problem = f"there is no attempt {number} of episode {id!r}"
@@ -504,7 +504,7 @@ def _gone(id: str, end: AttemptEnd) -> GatewayError:
     return GatewayError(410, f"this attempt of episode {id!r} is over: {why}", code="episode_ended")
 
 
-def _check_client(who: ClientIdentity, attempt: Attempt) -> None:
+def _check_client(who: ClientIdentity, attempt: EpisodeAttempt) -> None:
     """Refuse a client that did not begin an attempt.
 
     :raises GatewayError: 403.

@@ -14,7 +14,7 @@ from agentflow.actors import Clock
 from agentflow.errors import ModelFailure, ModelFailureKind, RunStopped, error_line
 from agentflow.gateway._answers import AgentConversations, Answerer
 from agentflow.gateway._settings import GatewaySettings
-from agentflow.gateway._store import Attempt, EpisodeStore
+from agentflow.gateway._store import EpisodeAttempt, EpisodeStore
 from agentflow.gateway._types import (
     EpisodeOffer,
     EpisodeReceipt,
@@ -88,7 +88,7 @@ class LiveEpisode:
     def __init__(
         self,
         offer: EpisodeOffer,
-        attempt: Attempt,
+        attempt: EpisodeAttempt,
         *,
         agents: Mapping[str, AgentModel],
         settings: GatewaySettings,

@@ -153,7 +153,7 @@ class AttemptEnd(Struct, frozen=True):
     """Ids of the answers that no client received."""
 
 
-class Attempt(NamedTuple):
+class EpisodeAttempt(NamedTuple):
     """An attempt at an episode: a page of the journal, without its calls."""
 
     page: int
@@ -168,7 +168,7 @@ class Attempt(NamedTuple):
     """Last entry; `None`: it is open."""
 
     @classmethod
-    def of(cls, row: Sequence[Any]) -> "Attempt":
+    def of(cls, row: Sequence[Any]) -> "EpisodeAttempt":
         """Return the attempt of a row."""
         page, slot, number, begin, end = row
         begun = msgspec.msgpack.decode(begin, type=AttemptBegin)
@@ -179,7 +179,7 @@ _decode_end = msgspec.msgpack.Decoder(AttemptEnd).decode
 _decode_call = msgspec.msgpack.Decoder(RecordedCall).decode
 
 
-def begin_page(attempt: Attempt) -> Change:
+def begin_page(attempt: EpisodeAttempt) -> Change:
     """Insert the page of an attempt."""
     return Change(
         "INSERT INTO pages (page, place, attempt, begin) VALUES (?, ?, ?, ?)",
@@ -335,21 +335,21 @@ class EpisodeStore:
         query = f"SELECT hash, data FROM images WHERE hash IN ({', '.join('?' * len(hashes))})"
         return dict(await self.read(lambda reader: reader.execute(query, (*hashes,)).fetchall()))
 
-    async def recorded_calls(self, attempt: Attempt) -> list[RecordedCall]:
+    async def recorded_calls(self, attempt: EpisodeAttempt) -> list[RecordedCall]:
         """Return the record of an attempt."""
         return _recorded(await self.calls(attempt.page), attempt.end)
 
-    async def attempt(self, slot: str, number: int) -> Attempt | None:
+    async def attempt(self, slot: str, number: int) -> EpisodeAttempt | None:
         """Return an attempt at the episode of a slot."""
         query = "SELECT page, place, attempt, begin, end FROM pages WHERE place = ? AND attempt = ?"
         row = await self.read(lambda reader: reader.execute(query, (slot, number)).fetchone())
-        return Attempt.of(row) if row else None
+        return EpisodeAttempt.of(row) if row else None
 
-    async def last_attempts(self, count: int) -> list[Attempt]:
+    async def last_attempts(self, count: int) -> list[EpisodeAttempt]:
         """Return the newest attempts, the oldest first."""
         query = "SELECT page, place, attempt, begin, end FROM pages ORDER BY page DESC LIMIT ?"
         rows = await self.read(lambda reader: reader.execute(query, (count,)).fetchall())
-        return [Attempt.of(row) for row in reversed(rows)]
+        return [EpisodeAttempt.of(row) for row in reversed(rows)]
 
     async def slots(self, ids: Collection[str]) -> dict[str, EpisodeSlot]:
         """Return slots in any state, by id; those that are not stored are missing."""
