@@ -190,9 +190,9 @@ class GatewayClient:
         return await self._ask("GET", "/swarm/status", GatewayStatus)
 
     async def offer(self, offers: Sequence[EpisodeOffer], *, only: bool = False) -> None:
-        """Offer places for episodes. An ended one that no step used is reported again by `ended`.
+        """Offer slots for episodes. An ended one that no step used is reported again by `ended`.
 
-        :param only: drop the other places that nobody has begun.
+        :param only: drop the other slots that nobody has begun.
         :raises GatewayError: if one was used or dropped (409).
         """
         await self._ask(
@@ -232,7 +232,7 @@ class GatewayClient:
         await self._ask("POST", "/swarm/use", dict[str, str], UseRequest(ids=tuple(ids), step=step))
 
     async def withdraw(self, ids: Sequence[str], why: str = "stale") -> None:
-        """Drop places in any state but used; unknown ones are ignored."""
+        """Drop slots in any state but used; unknown ones are ignored."""
         await self._ask("POST", "/swarm/withdraw", dict[str, str], WithdrawRequest(ids=tuple(ids), why=why))
 
     async def set_version(self, version: int) -> None:

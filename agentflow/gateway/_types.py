@@ -207,7 +207,7 @@ class EpisodeOutcome(Struct, frozen=True, kw_only=True):
 
 
 class EpisodeOffer(Struct, frozen=True, kw_only=True):
-    """A place for one episode of a group."""
+    """Slot for one episode of a group."""
 
     id: str
     """Id: group and member, such as `12/3`."""
@@ -288,7 +288,7 @@ class GatewayStatus(Struct, frozen=True, kw_only=True):
     """Figures of a gateway at one moment."""
 
     states: dict[str, int]
-    """Number of places by state; used and dropped ones since the start of the process."""
+    """Number of slots by state; used and dropped ones since the start of the process."""
     in_flight: int
     """Number of running calls."""
     calls: int
