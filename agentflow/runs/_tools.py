@@ -1,15 +1,19 @@
-"""Choice of the tools of a run: found and tested before the first model call."""
+"""Choice of the tools of a run: found and tested before the first model call; their record in its journal."""
 
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
+from typing import Final, NamedTuple
+
+from msgspec import Struct
 
 from agentflow._typeguards import is_object
 from agentflow.errors import ConfigurationError, IsolationUnavailable, ToolFailure
 from agentflow.runs._config import CORPUS_TOOLS, RunConfig
 from agentflow.sandbox import Sandbox, SandboxSettings, Tool, argument_of
 from agentflow.telemetry import get_logger
+from agentflow.trace import ToolCard
 from mcp_servers import BACKENDS, load_backend
 
 logger = get_logger(__name__)
@@ -211,3 +215,36 @@ def unused_arguments(tools: Sequence[Tool], fixed: Sequence[Mapping[str, object]
         return ""
     count = sum(any(name in names for name in arguments) for arguments in fixed)
     return f"kwargs that no tool takes, in {count} of {len(fixed)}: {', '.join(names)}"
+
+
+RUN_START: Final = "start"
+"""Key of `RunStart` in the journal."""
+
+
+class RunStart(Struct, frozen=True, kw_only=True):
+    """Beginning of a run. That of its first process is kept."""
+
+    kind: str
+    """`synthesis` or `rollout`."""
+    started: float
+    """Seconds since 1970."""
+    tools: tuple[ToolCard, ...] = ()
+    """Tools with their schemas, with the arguments that a seed may fix."""
+    inputs: tuple[str, ...] = ()
+    """Input files and folders as the tools see them, one line each."""
+
+
+def start_of(kind: str, chosen: ChosenTools) -> RunStart:
+    """Describe the beginning of a run, now."""
+    tools = (
+        ToolCard(
+            tool.name,
+            tool.description,
+            dict(tool.input_schema),
+            limits=tool.limits,
+            practices=tool.practices,
+            examples=tuple(map(dict, tool.examples)),
+        )
+        for tool in chosen.tools
+    )
+    return RunStart(kind=kind, started=time.time(), tools=tuple(tools), inputs=chosen.inputs)
