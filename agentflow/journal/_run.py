@@ -1,17 +1,15 @@
 """One run in the journal: seeds, pages, harvests, blobs and usage."""
 
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import suppress
 from typing import NamedTuple, TypeVar
 
 import msgspec
-from sqlalchemy import ColumnElement, Connection, bindparam, delete, select, update
+from sqlalchemy import Connection, bindparam, delete, select, update
 
 from agentflow.errors import RunStopped
-from agentflow.journal import _leases
-from agentflow.journal._backend import BlobRow, EntryRow
-from agentflow.journal._database import JournalDatabase
-from agentflow.journal._leases import Counts
+from agentflow.journal import _seeds
+from agentflow.journal._database import BlobRow, EntryRow, JournalDatabase
 from agentflow.journal._page import Page, Writing
 from agentflow.journal._schema import (
     blobs,
@@ -24,7 +22,7 @@ from agentflow.journal._schema import (
     seeds,
     usage,
 )
-from agentflow.journal._seeds import NewSeed, add_seeds
+from agentflow.journal._seeds import Counts, LeaseTerms, NewSeed, add_seeds
 from agentflow.journal._writer import Inbox, SeedTaken
 from agentflow.trace import Blob, Seed, Usage
 
@@ -72,24 +70,18 @@ class Run:
         *,
         number: int,
         key: str,
-        lease_seconds: float,
         user: str,
         launch: str,
-        host: str | None = None,
-        now: Callable[[], float] | None,
+        terms: LeaseTerms,
     ) -> None:
         self.key = key
         """Digest of the settings that determine the content; ids of trees derive from it."""
         self._database = database
         self._inbox = inbox
         self._number = number
-        self._lease_seconds = lease_seconds
         self._user = user
         self._launch = launch
-        self._host = host
-        self._clock: ColumnElement[float] = (
-            database.backend.clock() if now is None else bindparam("now", callable_=now)
-        )
+        self._terms = terms
         self._holders: set[str] = set()
         self._claims: dict[int, int] = {}
         self._opened: set[int] = set()
@@ -134,20 +126,18 @@ class Run:
         (see `this_process`) that has ended. Seeds that were postponed here are left to others, and those in work here are not
         claimed again, even if this process was suspended for longer than a lease.
         """
-        seconds, without = self._lease_seconds, tuple(self._postponed)
+        without = tuple(self._postponed)
 
-        def take(connection: Connection) -> list[_leases.Claimed]:
-            return _leases.claim(
+        def take(connection: Connection) -> list[_seeds.Claimed]:
+            return _seeds.claim(
                 connection,
                 self._number,
                 owner,
                 count,
-                self._clock,
-                seconds,
+                self._terms,
                 self._holders,
                 held=self._claims,
                 without=without,
-                host=self._host,
             )
 
         claimed = await self._inbox.change(take, atomic=False)
@@ -161,13 +151,13 @@ class Run:
         held = list(self._claims)
 
         def extend(connection: Connection) -> None:
-            _leases.renew(connection, self._number, owner, held, self._clock, self._lease_seconds)
+            _seeds.renew(connection, self._number, owner, held, self._terms)
 
         await self._inbox.change(extend, atomic=False)
 
     async def release(self, owner: str) -> None:
         """Release this owner's unfinished seeds at once."""
-        await self._inbox.change(lambda connection: _leases.release(connection, self._number, owner))
+        await self._inbox.change(lambda connection: _seeds.release(connection, self._number, owner))
 
     async def postpone(self, seed: Seed) -> None:
         """Release a claimed seed and keep its page. This object does not claim it again before `retry_postponed`."""
@@ -178,7 +168,7 @@ class Run:
         self._postponed.add(seed.index)
         if held is not None:
             await self._inbox.change(
-                lambda connection: _leases.release_one(connection, self._number, seed.index, held)
+                lambda connection: _seeds.release_one(connection, self._number, seed.index, held)
             )
 
     async def clear_page(self, seed: Seed, kept: Sequence[str] = ()) -> None:
@@ -230,7 +220,7 @@ class Run:
         if not numbers:
             return 0
         return await self._database.read(
-            lambda connection: _leases.count_open(connection, self._number, numbers)
+            lambda connection: _seeds.count_open(connection, self._number, numbers)
         )
 
     async def open_page(self, seed: Seed) -> Page:
@@ -323,7 +313,7 @@ class Run:
 
     async def counts(self) -> Counts:
         """Count the seeds by state."""
-        return await self._database.read(lambda connection: _leases.count(connection, self._number))
+        return await self._database.read(lambda connection: _seeds.count(connection, self._number))
 
     async def commands(self) -> RunCommands:
         """Return the commands for the processes of this launch."""

@@ -26,7 +26,7 @@ from sqlalchemy import (
 from sqlalchemy.engine.interfaces import DBAPIConnection
 from sqlalchemy.exc import SQLAlchemyError
 
-from agentflow.journal._backend import BlobRow, DatabaseFailure, EntryRow, root_of
+from agentflow.journal._database import BlobRow, DatabaseFailure, EntryRow, root_of
 
 T = TypeVar("T")
 

@@ -10,8 +10,7 @@ from sqlalchemy import Connection, select
 
 from agentflow.actors import Channel, ChannelClosed, ChannelEnded, Context, WouldBlock
 from agentflow.errors import AgentFlowError, RunStopped, StopCause
-from agentflow.journal._backend import BlobRow, EntryRow
-from agentflow.journal._database import JournalDatabase
+from agentflow.journal._database import BlobRow, EntryRow, JournalDatabase
 from agentflow.journal._schema import entries, seeds
 
 T = TypeVar("T")

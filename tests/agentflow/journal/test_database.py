@@ -17,8 +17,7 @@ from sqlalchemy.exc import SQLAlchemyError
 from agentflow.actors import SYSTEM_CLOCK
 from agentflow.errors import RunStopped, StopCause
 from agentflow.journal import NewSeed, Run, open_journal
-from agentflow.journal._backend import DatabaseFailure
-from agentflow.journal._database import JournalDatabase, backend_for
+from agentflow.journal._database import DatabaseFailure, JournalDatabase, backend_for
 from agentflow.journal._postgres import SERVER_SETTINGS, make_engine
 from agentflow.journal._schema import runs
 from agentflow.testing import VirtualClock
