@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from agentflow._decoding import DECODE_ERRORS, decode_reason
 from agentflow.errors import ConfigurationError
-from agentflow.journal import NewSeed, Page, Run
+from agentflow.journal import NewSeed, Run
 from agentflow.questions import (
     Draft,
     DraftFault,
@@ -31,6 +31,7 @@ from agentflow.questions import (
 )
 from agentflow.runs import AtomicFiles, Resume
 from agentflow.synthesis._config import SynthesisConfig
+from agentflow.synthesis._questions import DraftSource
 from agentflow.synthesis._seed_result import Pair, RejectedDraft, SeedResult
 from agentflow.synthesis.pipeline import SynthesisRun, TreeWorker, results_of
 from agentflow.team import Team
@@ -263,9 +264,9 @@ class _ReadingPlanner:
 class _AuditWorker(TreeWorker):
     """Reads the documents of a group, and checks its questions."""
 
-    async def write(self, tree: Tree, page: Page) -> SeedResult:  # pyright: ignore[reportIncompatibleMethodOverride]
+    def drafts(self, tree: Tree) -> DraftSource:
         questions = msgspec.convert(tree.seed.kwargs["questions"], list[AuditedQuestion])
-        return await self.check(tree, page, partial(drafts_of, questions))
+        return partial(drafts_of, questions)
 
 
 def group_questions(

@@ -18,7 +18,7 @@ from agentflow.actors import Context
 from agentflow.errors import ConfigurationError, ErrorKind, ToolFailure, unwrap_group
 from agentflow.journal import this_process
 from agentflow.runs import Phase
-from agentflow.synthesis._progress import PairPreview, SynthesisStatus
+from agentflow.synthesis._report import PairPreview, SynthesisStatus
 from agentflow.synthesis._seeds import new_seeds
 from agentflow.telemetry import get_logger
 from agentflow.trace import Usage

@@ -1,4 +1,4 @@
-"""Model calls and searches of a seed: each is made once, counted, and kept on the journal page."""
+"""Model calls, searches and repeated calls of a seed: each is made once, counted, and kept on the journal page."""
 
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
@@ -10,12 +10,13 @@ from msgspec import Struct
 
 from agentflow.actors import together
 from agentflow.errors import RunStopped
-from agentflow.growth import ExecutorPort
+from agentflow.growth import BranchSandboxes, ExecutorPort
 from agentflow.journal import Page
 from agentflow.questions import ShownDocument, divided, documents_of
 from agentflow.runs import RoleReplies
 from agentflow.sandbox import Sandbox, Tool
-from agentflow.trace import Action, ActionOutcome, Failure, Node, Reply, Usage, Verdict
+from agentflow.synthesis._selection import trimmed_path
+from agentflow.trace import Action, ActionOutcome, Failure, Node, Observation, Reply, Tree, Usage, Verdict
 
 MAX_RESULT_CHARS = 12_000
 """Characters of the results that a reader is shown."""
@@ -23,41 +24,37 @@ MAX_RESULTS = 10
 """Number of documents of the results that a reader is shown."""
 
 
-class AlternativeSearch:
-    """Searches with the first tool that has no state, changes nothing, and takes a query."""
+def search_tool(tools: Sequence[Tool]) -> str | None:
+    """Return the first tool that has no state, changes nothing, and takes a query."""
+    return next((tool.name for tool in tools if _searches(tool)), None)
 
-    def __init__(self, sandbox: Sandbox, tools: Sequence[Tool], executor: ExecutorPort) -> None:
-        """Find the tool."""
-        self._sandbox = sandbox
-        self._executor = executor
-        self._tool = next((tool.name for tool in tools if _searches(tool)), None)
 
-    def on(self, page: Page) -> "PageSearch | None":
-        """Return the search of a seed, whose results are kept on its page; `None` without a tool."""
-        return None if self._tool is None else PageSearch(self, page)
-
-    async def act(self, question: str) -> ActionOutcome:
-        """Search with the words of a question."""
-        return await self._executor.act(self._sandbox, self.action(question))
-
-    def action(self, query: str) -> Action:
-        """Return the call for a query."""
-        assert self._tool is not None  # there is no `PageSearch` otherwise
-        return Action(self._tool, {"query": query})
+def _searches(tool: Tool) -> bool:
+    return (
+        not tool.stateful and tool.hints.read_only is True and tool.input_schema.get("required") == ["query"]
+    )
 
 
 @dataclass(frozen=True)
 class PageSearch:
-    """Search of one seed. Implements `CorpusSearch`."""
+    """Search for one seed, whose results are kept on its page. Implements `CorpusSearch`."""
 
-    searching: AlternativeSearch
+    sandbox: Sandbox
+    executor: ExecutorPort
+    tool: str
     page: Page
 
     async def search(self, key: str, queries: Sequence[str]) -> tuple[ShownDocument, ...]:
         """Return the documents that match the queries; empty if all searches failed."""
+        actions = [Action(self.tool, {"query": query}) for query in queries]
         outcomes = await together(
-            partial(self.page.once, f"{key}/{number}", ActionOutcome, partial(self.searching.act, query))
-            for number, query in enumerate(queries)
+            partial(
+                self.page.once,
+                f"{key}/{number}",
+                ActionOutcome,
+                partial(self.executor.act, self.sandbox, action),
+            )
+            for number, action in enumerate(actions)
         )
         nodes = [
             Node(
@@ -66,21 +63,57 @@ class PageSearch:
                 depth=1,
                 position=number,
                 intent="",
-                action=self.searching.action(query),
+                action=action,
                 outcome=outcome,
                 verdict=Verdict.NEW,
             )
-            for number, (query, outcome) in enumerate(zip(queries, outcomes, strict=True))
+            for number, (action, outcome) in enumerate(zip(actions, outcomes, strict=True))
             if outcome.failure is None
         ]
         groups = divided(documents_of(nodes), characters=MAX_RESULT_CHARS, most=MAX_RESULTS)
         return groups[0] if groups else ()
 
 
-def _searches(tool: Tool) -> bool:
-    return (
-        not tool.stateful and tool.hints.read_only is True and tool.input_schema.get("required") == ["query"]
-    )
+@dataclass(frozen=True)
+class TreeCalls:
+    """Calls of a tree, made again in fresh sandboxes: a question rests on results that anybody can get again.
+
+    Implements `RepeatedCalls`; new outcomes are kept on the page of the tree.
+    """
+
+    sandboxes: BranchSandboxes
+    executor: ExecutorPort
+    tree: Tree
+    page: Page
+
+    async def fault(self, node: str) -> str:
+        """Return why the call of a node does not give its result again; empty if it does, or must not be repeated."""
+        nodes = (self.tree.by_id[id] for id in trimmed_path(self.tree, [node]))
+        # The calls that it rests on come first.
+        actions = [made.action for made in nodes if made.action is not None]
+        tools, is_repeatable = self.sandboxes.tools, self.sandboxes.is_repeatable
+        if any(tools[action.tool].hints.open_world and not is_repeatable(action) for action in actions):
+            return ""
+        outcome = await self.page.once(f"again/{node}", ActionOutcome, partial(self._make, actions))
+        if outcome.failure is not None:
+            return f"the call that it rests on fails when it is made again: {outcome.failure.message}"
+        if outcome.observation != self.tree.by_id[node].observation:
+            return "the call that it rests on gives another result when it is made again"
+        return ""
+
+    async def _make(self, actions: Sequence[Action]) -> ActionOutcome:
+        """Make calls one after the other; return the outcome of the last one."""
+        outcome = ActionOutcome(Observation())
+        base = self.sandboxes.base
+        async with self.sandboxes.reserve(1):
+            sandbox = await base.fork() if self.sandboxes.stateful else base
+            try:
+                for action in actions:
+                    outcome = await self.executor.act(sandbox, action)
+            finally:
+                if sandbox is not base:
+                    await sandbox.close()
+        return outcome
 
 
 T = TypeVar("T")

@@ -6,6 +6,8 @@ from fnmatch import fnmatchcase
 from functools import partial
 from typing import Final, TypeAlias
 
+import anyio.to_thread
+from anyio.lowlevel import RunVar
 from msgspec.structs import replace
 
 from agentflow.actors import together
@@ -42,15 +44,15 @@ from agentflow.synthesis._seed_result import (
     TriagedPair,
     UsedDocument,
 )
-from agentflow.synthesis._selection import EvidencePath, Score, Selection, join_paths, select
-from agentflow.synthesis._trimming import trimmed_path
-from agentflow.synthesis._worker_thread import in_worker_thread
+from agentflow.synthesis._selection import EvidencePath, Score, Selection, join_paths, select, trimmed_path
 from agentflow.trace import Tree
 
 MIN_CHARACTERS: Final = 1_000
 """Characters of documents below which they are not divided further for a small model."""
 DraftSource: TypeAlias = Callable[[Sequence[ShownDocument]], Sequence[Draft]]
 """Returns drafts about documents."""
+_THREAD: Final[RunVar[anyio.CapacityLimiter]] = RunVar("agentflow.synthesis.questions")
+"""The thread in which trees are divided: several would share the interpreter's lock and finish no earlier."""
 
 
 async def write_questions(
@@ -79,7 +81,12 @@ async def write_questions(
     calls = JournalledCalls(page)
     if not selection.chosen:
         return SeedResult(tree=tree, left_out=selection.left_out, model_failures=calls.failures())
-    documents, groups = await in_worker_thread(partial(groups_of, tree, config, divides=drafts is None))
+    thread = _THREAD.get(None)
+    if thread is None:
+        _THREAD.set(thread := anyio.CapacityLimiter(1))
+    # In a thread, so that the calls of other trees continue.
+    divide = partial(groups_of, tree, config, divides=drafts is None)
+    documents, groups = await anyio.to_thread.run_sync(divide, limiter=thread)
     settings = gate_settings(config)
 
     def gate_of(group: Sequence[ShownDocument], name: str) -> QuestionGate:

@@ -1,5 +1,6 @@
 """Result of a seed: its tree, the selected paths, and the question-answer pairs that passed every check."""
 
+from enum import StrEnum
 from hashlib import sha256
 
 from msgspec import Struct, field
@@ -126,6 +127,17 @@ class Pair(Struct, frozen=True, kw_only=True):
     def id(self) -> str:
         """Id of the pair."""
         return f"{self.trajectory_id}_qa_{self.number}"
+
+
+class Surplus(StrEnum):
+    """Reason that an accepted pair is not in the file of pairs. The set is closed: reports count by it."""
+
+    DUPLICATE = "duplicate"
+    """An earlier question is nearly the same, or has the same answer from the same documents."""
+    KIND = "kind"
+    """There are enough pairs of its kind."""
+    ANSWER = "answer"
+    """There are enough pairs with its answer."""
 
 
 class TriagedPair(Struct, frozen=True):
