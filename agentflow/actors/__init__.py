@@ -7,6 +7,7 @@ in reverse order. See docs/actors.md.
 from agentflow.actors._actor import Actor
 from agentflow.actors._channel import Channel, ChannelStatistics, Receiver, Sender
 from agentflow.actors._children import (
+    SYSTEM_CLOCK,
     AutoShutdown,
     Backoff,
     Child,
@@ -14,13 +15,15 @@ from agentflow.actors._children import (
     ChildInfo,
     ChildSpec,
     ChildState,
+    Clock,
     Context,
     FunctionChild,
     Process,
     Restart,
     Strategy,
+    SystemClock,
+    Timer,
 )
-from agentflow.actors._clock import SYSTEM_CLOCK, Clock, SystemClock, Timer
 from agentflow.actors._errors import (
     ActorError,
     ActorGone,

@@ -7,8 +7,7 @@ from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
 from agentflow.actors._channel import Channel, ChannelStatistics
-from agentflow.actors._children import Context
-from agentflow.actors._clock import SYSTEM_CLOCK, Clock, Timer
+from agentflow.actors._children import SYSTEM_CLOCK, Clock, Context, Timer
 from agentflow.actors._errors import (
     KILLED,
     NORMAL,

@@ -11,6 +11,7 @@ from typing import Self, TypeVar
 import anyio
 
 from agentflow.actors._children import (
+    SYSTEM_CLOCK,
     AutoShutdown,
     Backoff,
     Child,
@@ -20,13 +21,13 @@ from agentflow.actors._children import (
     ChildSlot,
     ChildSpec,
     ChildState,
+    Clock,
     Context,
     Restart,
     RestartWindow,
     Strategy,
     check_specs,
 )
-from agentflow.actors._clock import SYSTEM_CLOCK, Clock
 from agentflow.actors._errors import (
     NORMAL,
     SHUTDOWN,

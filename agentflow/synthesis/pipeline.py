@@ -39,8 +39,15 @@ from agentflow.synthesis._config import SynthesisConfig, load_config
 from agentflow.synthesis._control import ControlServer, StatusOutput
 from agentflow.synthesis._display import render_report, render_result, show_while, status_table
 from agentflow.synthesis._files import write_files
-from agentflow.synthesis._journalled_calls import PageSearch, TreeCalls, keys_to_keep, replies_on, search_tool
-from agentflow.synthesis._questions import DraftSource, write_questions
+from agentflow.synthesis._questions import (
+    DraftSource,
+    PageSearch,
+    TreeCalls,
+    keys_to_keep,
+    replies_on,
+    search_tool,
+    write_questions,
+)
 from agentflow.synthesis._report import Report, SynthesisProgress, SynthesisStatus
 from agentflow.synthesis._seed_result import SeedResult
 from agentflow.synthesis._seeds import Seeds, new_seeds, seeds_for

@@ -15,8 +15,7 @@ from msgspec import Struct
 from agentflow.questions import GateRoles, JudgedDraft, QuestionGate, ShownDocument
 from agentflow.synthesis import AuditedQuestion, SynthesisConfig, load_synthesis_config
 from agentflow.synthesis._audit import drafts_of
-from agentflow.synthesis._journalled_calls import JournalledCalls
-from agentflow.synthesis._questions import gate_settings, groups_of
+from agentflow.synthesis._questions import JournalledCalls, gate_settings, groups_of
 from tests._pages import page_over
 from tests.agentflow.synthesis._recorded import Nobody, finished_trees, recorded_search
 

@@ -24,8 +24,7 @@ from agentflow.questions import (
 )
 from agentflow.sandbox import Sandbox
 from agentflow.synthesis import SeedResult, SynthesisConfig, load_synthesis_config
-from agentflow.synthesis._journalled_calls import JournalledCalls, PageSearch
-from agentflow.synthesis._questions import gate_settings, groups_of
+from agentflow.synthesis._questions import JournalledCalls, PageSearch, gate_settings, groups_of
 from agentflow.trace import Action, ActionOutcome, Tree
 from tests._pages import page_over
 

@@ -5,7 +5,7 @@ from msgspec.structs import replace
 
 from agentflow import Sandbox
 from agentflow.growth import BranchSandboxes
-from agentflow.synthesis._journalled_calls import TreeCalls
+from agentflow.synthesis._questions import TreeCalls
 from agentflow.team import call_tool
 from agentflow.trace import Action, ActionOutcome, Blob, Node, Tree, tree_id
 from tests.agentflow.synthesis._grown import SEED, node, page, tree
