@@ -10,7 +10,7 @@ import sys
 from collections import deque
 from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
@@ -557,19 +557,17 @@ class ChildRun:
                 self._waiters.remove(waiter)
 
 
+@dataclass(slots=True, eq=False)
 class ChildSlot:
     """Record of one child, across its restarts."""
 
-    __slots__ = ("arguments", "failures", "plan", "running", "spec", "started_at")
-
-    def __init__(self, spec: ChildSpec, arguments: tuple[object, ...] = ()) -> None:
-        self.spec = spec
-        self.arguments = arguments
-        self.running: ChildRun | None = None
-        # Slots of the planned restart that this one belongs to, in the order of their start.
-        self.plan: list[ChildSlot] | None = None
-        self.failures = 0
-        self.started_at = 0.0
+    spec: ChildSpec
+    arguments: tuple[object, ...] = ()
+    running: ChildRun | None = None
+    plan: "list[ChildSlot] | None" = None
+    """Slots of the planned restart that this one belongs to, in the order of their start."""
+    failures: int = 0
+    started_at: float = 0.0
 
     @property
     def state(self) -> ChildState:
@@ -591,15 +589,13 @@ class ChildSlot:
             self.running = None
 
 
+@dataclass(slots=True, eq=False)
 class RestartWindow:
     """Restart limit: at most `intensity` restarts within `period` seconds."""
 
-    __slots__ = ("_times", "intensity", "period")
-
-    def __init__(self, intensity: int, period: float) -> None:
-        self.intensity = intensity
-        self.period = period
-        self._times: deque[float] = deque()
+    intensity: int
+    period: float
+    _times: deque[float] = field(default_factory=deque[float], init=False)
 
     def admits(self, now: float) -> bool:
         """Count a restart; return `False` if it exceeds the limit."""

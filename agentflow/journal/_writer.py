@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any, Generic, TypeAlias, TypeVar
 
 import anyio.lowlevel
@@ -35,28 +36,22 @@ class SeedTaken(RunStopped):
         """The seed's index."""
 
 
+@dataclass(slots=True, eq=False)
 class _Entry:
     """An entry with its waiting caller."""
 
-    __slots__ = ("answer", "row")
-
-    def __init__(self, row: EntryRow, answer: asyncio.Future[None]) -> None:
-        self.row = row
-        self.answer = answer
+    row: EntryRow
+    answer: asyncio.Future[None]
 
 
+@dataclass(slots=True, eq=False)
 class _Change(Generic[T]):
     """Any other change, with its own transaction."""
 
-    __slots__ = ("answer", "atomic", "durable", "make")
-
-    def __init__(
-        self, make: Callable[[Connection], T], durable: bool, atomic: bool, answer: asyncio.Future[T]
-    ) -> None:
-        self.make = make
-        self.durable = durable
-        self.atomic = atomic
-        self.answer = answer
+    make: Callable[[Connection], T]
+    durable: bool
+    atomic: bool
+    answer: asyncio.Future[T]
 
 
 _Job: TypeAlias = _Entry | _Change[Any]

@@ -20,8 +20,11 @@ class RenamedSettingWarning(FutureWarning):
     """A settings key was given under its old name. See docs/settings.md."""
 
 
-class RenamedKeys(BaseModel):
-    """Base of all settings: accepts the old names that a class declares in `renamed`, and those in `aliases`."""
+class SettingsModel(BaseModel):
+    """Base of all settings: accepts the old names that a class declares in `renamed`, and those in `aliases`.
+
+    Given and assigned values are checked like those from a file. A refused value leaves everything as it was.
+    """
 
     renamed: ClassVar[dict[str, str]] = {}
     """New names of renamed keys, by their old names. A subclass adds to those of its bases."""
@@ -54,6 +57,51 @@ class RenamedKeys(BaseModel):
                 warnings.warn(hint, RenamedSettingWarning, stacklevel=3)
         return {names.get(key, key): value for key, value in values.items()}
 
+    def __setattr__(self, name: str, value: object) -> None:
+        if name.startswith("_"):
+            super().__setattr__(name, value)
+            return
+        before, fields_set = dict(vars(self)), set(self.model_fields_set)
+        try:
+            super().__setattr__(aliases(type(self)).get(name, name), value)
+        except ValidationError as error:
+            # A check of several fields together fails after the field has been set.
+            vars(self).update(before)
+            self.__pydantic_fields_set__ = fields_set
+            raise _refused(type(self), error) from None
+
+    def given_keys(self) -> set[str]:
+        """Return the names of the fields that were given, and of those whose default was changed in place.
+
+        Example::
+
+            config = SynthesisConfig(max_depth=3)
+            config.planner_model.temperature = 0.2
+            config.given_keys()  # {"max_depth", "planner_model"}
+        """
+        fields = type(self).model_fields.items()
+        changed = {
+            name
+            for name, field in fields
+            if getattr(self, name) != field.get_default(call_default_factory=True)
+        }
+        return changed | self.model_fields_set
+
+    if not TYPE_CHECKING:  # a type checker would then accept any name
+
+        def __init__(self, /, **values: object) -> None:
+            try:
+                super().__init__(**values)
+            except ValidationError as error:
+                raise _refused(type(self), error) from None
+
+        # Pydantic then doesn't call it for a section inside other settings, whose own line names the whole path.
+        __init__.__pydantic_base_init__ = True
+
+        def __getattr__(self, name: str) -> object:
+            current_name = aliases(type(self)).get(name)
+            return super().__getattr__(name) if current_name is None else getattr(self, current_name)
+
 
 def renames(section: type[object]) -> dict[str, str]:
     """Return the new names of a section's renamed keys, by their old names."""
@@ -65,8 +113,8 @@ def aliases(section: type[object]) -> dict[str, str]:
     return {alias: name for base in _bases(section) for alias, name in base.aliases.items()}
 
 
-def _bases(section: type[object]) -> Iterator[type[RenamedKeys]]:
-    return (base for base in reversed(section.__mro__) if issubclass(base, RenamedKeys))
+def _bases(section: type[object]) -> Iterator[type[SettingsModel]]:
+    return (base for base in reversed(section.__mro__) if issubclass(base, SettingsModel))
 
 
 class KeyRenamer:
@@ -317,60 +365,11 @@ SettingsByName: TypeAlias = Annotated[dict[str, dict[str, object]], BeforeValida
 """Settings of several things, by their names; a name without settings (`rag:`) has none."""
 
 
-class _Checked(RenamedKeys):
-    """Checks given and assigned values like those from a file. A refused value leaves everything as it was."""
-
-    def __setattr__(self, name: str, value: object) -> None:
-        if name.startswith("_"):
-            super().__setattr__(name, value)
-            return
-        before, fields_set = dict(vars(self)), set(self.model_fields_set)
-        try:
-            super().__setattr__(aliases(type(self)).get(name, name), value)
-        except ValidationError as error:
-            # A check of several fields together fails after the field has been set.
-            vars(self).update(before)
-            self.__pydantic_fields_set__ = fields_set
-            raise _refused(type(self), error) from None
-
-    def given_keys(self) -> set[str]:
-        """Return the names of the fields that were given, and of those whose default was changed in place.
-
-        Example::
-
-            config = SynthesisConfig(max_depth=3)
-            config.planner_model.temperature = 0.2
-            config.given_keys()  # {"max_depth", "planner_model"}
-        """
-        fields = type(self).model_fields.items()
-        changed = {
-            name
-            for name, field in fields
-            if getattr(self, name) != field.get_default(call_default_factory=True)
-        }
-        return changed | self.model_fields_set
-
-    if not TYPE_CHECKING:  # a type checker would then accept any name
-
-        def __init__(self, /, **values: object) -> None:
-            try:
-                super().__init__(**values)
-            except ValidationError as error:
-                raise _refused(type(self), error) from None
-
-        # Pydantic then doesn't call it for a section inside other settings, whose own line names the whole path.
-        __init__.__pydantic_base_init__ = True
-
-        def __getattr__(self, name: str) -> object:
-            current_name = aliases(type(self)).get(name)
-            return super().__getattr__(name) if current_name is None else getattr(self, current_name)
-
-
 def _refused(model: type[BaseModel], error: ValidationError) -> ConfigurationError:
     return ConfigurationError(f"{model.__name__}: {explain_line(error, model)}")
 
 
-class Section(_Checked):
+class Section(SettingsModel):
     """Named part of some settings: strict about its keys; assigned values are checked. See docs/settings.md."""
 
     model_config = ConfigDict(
@@ -378,7 +377,7 @@ class Section(_Checked):
     )
 
 
-class Settings(_Checked, BaseSettings):
+class Settings(SettingsModel, BaseSettings):
     """Settings of one program: strict about its keys; assigned values are checked. See docs/settings.md.
 
     Constructed directly, it reads neither files nor the environment; `load_settings` does.

@@ -48,7 +48,7 @@ from agentflow.synthesis._seed_result import (
     TriagedPair,
     UsedDocument,
 )
-from agentflow.synthesis._selection import EvidencePath, Score, Selection, join_paths, select, trimmed_path
+from agentflow.synthesis._selection import Selection, join_paths, select, trimmed_path
 from agentflow.trace import Action, ActionOutcome, Failure, Node, Observation, Reply, Tree, Usage, Verdict
 
 MAX_RESULT_CHARS = 12_000
@@ -195,18 +195,17 @@ class JournalledCalls:
     """Makes calls whose results are kept on a page: after a crash, none is repeated."""
 
     def __init__(self, page: Page) -> None:
-        """Count calls of a page."""
         self.page = page
         """The page."""
         self.usage: dict[str, Usage] = {}
         """Usage of models by role."""
 
     async def reply(
-        self, key: str, kind: type[Reply[T]], role: str, call: Callable[[], Awaitable[Reply[T]]]
+        self, key: str, kind: type[Reply[T]], call: Callable[[], Awaitable[Reply[T]]]
     ) -> Reply[T]:
         """Return the reply to a model call."""
         reply = await self.page.once(key, kind, call)
-        self.count(role, reply.usage)
+        self.count(_ROLES[key.partition("/")[0]], reply.usage)
         return reply
 
     def count(self, role: str, usage: Usage) -> None:
@@ -295,7 +294,7 @@ async def write_questions(
     ]
     return SeedResult(
         tree=tree,
-        trajectories=(*(_trajectory(tree, path, score) for path, score in selection.chosen), *joined),
+        trajectories=(*(Trajectory.of(tree, path, score) for path, score in selection.chosen), *joined),
         left_out=selection.left_out,
         documents=len(documents),
         copies=sum(len(document.copies) for document in documents),
@@ -448,7 +447,7 @@ def _on_paths(
         if path_id is None:
             path, score = join_paths(tree, support, config.max_depth)
             path_id = path.id
-            joined.setdefault(path_id, replace(_trajectory(tree, path, score), joined=True))
+            joined.setdefault(path_id, Trajectory.of(tree, path, score, joined=True))
         pairs.append(_pair(tree, documents, judged, steps, support, path_id, numbers[path_id], config))
         numbers[path_id] += 1
     return pairs, list(joined.values())
@@ -528,7 +527,3 @@ def _rejection(judged: JudgedDraft) -> RejectedDraft:
         findings=judged.findings,
         votes=judged.votes,
     )
-
-
-def _trajectory(tree: Tree, path: EvidencePath, score: Score) -> Trajectory:
-    return Trajectory(id=path.id, nodes=(tree.nodes[0].id, *(node.id for node in path.nodes)), score=score)

@@ -7,7 +7,7 @@ from msgspec import Struct, field
 
 from agentflow.questions import DraftFault, DraftKind, GateVote, ShownDocument
 from agentflow.synthesis._attempts import Attempt, Difficulty, Triage
-from agentflow.synthesis._selection import Score
+from agentflow.synthesis._selection import EvidencePath, Score
 from agentflow.tasks import RejectedTask, VerifiableTask
 from agentflow.trace import Region, Tree, Usage
 from agentflow.values import Value
@@ -197,6 +197,12 @@ class Trajectory(Struct, frozen=True, kw_only=True):
     """Score, given the paths selected before."""
     joined: bool = False
     """It joins the paths to the nodes of a question that spans branches; it was not selected."""
+
+    @classmethod
+    def of(cls, tree: Tree, path: EvidencePath, score: Score, *, joined: bool = False) -> "Trajectory":
+        """Return the record of a path of a tree."""
+        nodes = (tree.nodes[0].id, *(node.id for node in path.nodes))
+        return cls(id=path.id, nodes=nodes, score=score, joined=joined)
 
 
 class SeedResult(Struct, frozen=True, kw_only=True):
