@@ -81,27 +81,27 @@ def check_output(folder: Path) -> None:
             f"output_dir: {folder}: ~ is not expanded in settings; write {whole} or another path"
         )
     try:
-        place = folder.resolve()
-        is_directory = place.is_dir() or not place.exists()
+        path = folder.resolve()
+        is_directory = path.is_dir() or not path.exists()
     except (OSError, RuntimeError) as error:
         why = error.strerror if isinstance(error, OSError) else str(error)
         raise ConfigurationError(f"output_dir: {folder}: {why}; name another") from None
     if not is_directory:
         raise ConfigurationError(f"output_dir: {folder} is not a directory; name another")
-    if problem := _problem(place):
+    if problem := _problem(path):
         raise ConfigurationError(
             f"output_dir: {folder} is {problem}; name a directory for this run, such as ./results"
         )
 
 
-def _problem(place: Path) -> str:
+def _problem(path: Path) -> str:
     """Describe a place that can't be meant; empty if it can."""
-    if place.is_relative_to(Path(__file__).resolve().parents[1]):
+    if path.is_relative_to(Path(__file__).resolve().parents[1]):
         return "inside the package"
-    if str(place) in _SHARED or place == _home():
+    if str(path) in _SHARED or path == _home():
         return "shared with other files"
-    is_memory = place.is_relative_to("/dev/shm")
-    return "a directory of the system" if any(map(place.is_relative_to, _SYSTEM)) and not is_memory else ""
+    is_memory = path.is_relative_to("/dev/shm")
+    return "a directory of the system" if any(map(path.is_relative_to, _SYSTEM)) and not is_memory else ""
 
 
 def _home() -> Path | None:
@@ -140,10 +140,10 @@ def is_output_active(folder: Path) -> bool:
     See docs/supervisor.md.
     """
     try:
-        found = _holder(folder)
-        if found is None or found[2] != socket.gethostname():
+        holder = _holder(folder)
+        if holder is None or holder[2] != socket.gethostname():
             return False
-        os.kill(int(found[1]), 0)
+        os.kill(int(holder[1]), 0)
     except PermissionError:
         return True
     except (OSError, UnicodeError):
@@ -157,10 +157,10 @@ def is_output_abandoned(folder: Path) -> bool:
     See docs/supervisor.md.
     """
     try:
-        found = _holder(folder)
+        holder = _holder(folder)
     except (OSError, UnicodeError):
         return False
-    return found is not None and found[2] == socket.gethostname() and not is_output_active(folder)
+    return holder is not None and holder[2] == socket.gethostname() and not is_output_active(folder)
 
 
 def _holder(folder: Path) -> re.Match[str] | None:
@@ -207,11 +207,11 @@ def _acquire(path: Path) -> int | None:
 def _is_at(held: int, path: Path) -> bool:
     """Return true if the open file is the one at the path: the holder before may have removed it."""
     try:
-        there = path.stat()
+        current = path.stat()
     except FileNotFoundError:
         return False
-    own = os.fstat(held)
-    return (own.st_dev, own.st_ino) == (there.st_dev, there.st_ino)
+    held_file = os.fstat(held)
+    return (held_file.st_dev, held_file.st_ino) == (current.st_dev, current.st_ino)
 
 
 def _sign(held: int) -> None:
@@ -285,8 +285,8 @@ class ExportedImages:
         for line in lines:
             if IMAGES.encode() not in line:
                 continue
-            for found in _REFERENCE.finditer(line):
-                hash, suffix = found[1].decode(), found[2].decode()
+            for reference in _REFERENCE.finditer(line):
+                hash, suffix = reference[1].decode(), reference[2].decode()
                 name = f"{hash}.{suffix}"
                 if suffix not in _KNOWN or name in self._done:
                     continue

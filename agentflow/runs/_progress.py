@@ -194,9 +194,9 @@ class MeasuredProgress:
         else:
             self._meter.start(self._done)
 
-    async def wait_for_phase_after(self, known: str) -> None:
+    async def wait_for_phase_after(self, phase: str) -> None:
         """Wait until the phase is another one."""
-        while self._phase.value == known:
+        while self._phase.value == phase:
             await self._phase_changed.wait()
 
     @property
@@ -244,10 +244,10 @@ class RunProgress(MeasuredProgress):
 
     def failure_counts(self) -> dict[str, int]:
         """Return all failures that this process saw, by kind, the most frequent first."""
-        found = self.failures.copy()
+        counts = self.failures.copy()
         for engine in (model.statistics() for model in self.models):
-            found.update({f"model {kind}": count for kind, count in engine.failures_by_kind.items()})
-        return dict(found.most_common())
+            counts.update({f"model {kind}": count for kind, count in engine.failures_by_kind.items()})
+        return dict(counts.most_common())
 
     def _status_fields(self) -> dict[str, Any]:
         engines = [model.statistics() for model in self.models]

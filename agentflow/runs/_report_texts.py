@@ -25,8 +25,8 @@ def speed_text(rate: float, remaining: float | None) -> str:
     >>> speed_text(0.07, 3900)
     '4.2/min, ETA 1 h 05 min'
     """
-    unit, each = next((one for one in _UNITS if rate * one[1] >= 1), _UNITS[-1])
-    return f"{f'{rate * each:.1f}/{unit}' if rate else '–'}, ETA {duration_text(remaining)}"
+    unit, size = next((unit_size for unit_size in _UNITS if rate * unit_size[1] >= 1), _UNITS[-1])
+    return f"{f'{rate * size:.1f}/{unit}' if rate else '–'}, ETA {duration_text(remaining)}"
 
 
 def duration_text(seconds: float | None) -> str:
@@ -107,12 +107,10 @@ def cost_text(cost: Mapping[str, float], as_of: str, kept: int = 0, unit: str = 
     :param unit: name of one of them.
     """
     total = sum(cost.values())
-    each = f", {total / kept:.4f} per {unit}" if kept else ""
+    per_unit = f", {total / kept:.4f} per {unit}" if kept else ""
     if not as_of:
-        return f"{total:.4f}{each}, by the prices of the settings"
-    return (
-        f"{total:.4f}{each} (US dollars, list prices as of {as_of}; `prices` in the settings overrides them)"
-    )
+        return f"{total:.4f}{per_unit}, by the prices of the settings"
+    return f"{total:.4f}{per_unit} (US dollars, list prices as of {as_of}; `prices` in the settings overrides them)"
 
 
 def report_table(rows: Iterable[tuple[str, str]]) -> "Table":
@@ -165,13 +163,13 @@ def html_card(title: str, rows: Iterable[tuple[str, str]], *, note: str = "") ->
             def _repr_html_(self) -> str:
                 return html_card("Synthesis", [("pairs", "12")])
     """
-    given = iter(rows)
+    remaining = iter(rows)
     shown = "".join(
         f'<tr style="background:none"><th scope="row" style="{_NAME}">{_safe(name, _TITLE_CHARS)}</th>'
         f'<td style="{_TEXT}">{_safe(text, _TEXT_CHARS)}</td></tr>'
-        for name, text in islice(given, _ROWS)
+        for name, text in islice(remaining, _ROWS)
     )
-    left = sum(1 for _ in given)
+    left = sum(1 for _ in remaining)
     notes = [note] if note else []
     notes += [f"{left} more"] if left else []
     below = "".join(

@@ -148,29 +148,29 @@ class PostponingModel(ModelWrapper):
         except AgentFlowError:
             raise
         except Exception as error:  # boundary: a model may be anyone's code
-            said = f"{self.name} crashed: {type(error).__name__}: {error}"
-            raise WorkPostponed(StopCause.MODEL, said, kind=ModelFailureKind.UNAVAILABLE) from error
+            message = f"{self.name} crashed: {type(error).__name__}: {error}"
+            raise WorkPostponed(StopCause.MODEL, message, kind=ModelFailureKind.UNAVAILABLE) from error
         self._accounts.answered.add(call.role)
         return completion
 
     def _stopped_by(self, failure: ModelFailure, role: str) -> RunStopped | None:
-        said = f"{self.name}: {failure.message}"
+        message = f"{self.name}: {failure.message}"
         if failure.kind.is_temporary:
-            return WorkPostponed(StopCause.MODEL, said, kind=failure.kind)
+            return WorkPostponed(StopCause.MODEL, message, kind=failure.kind)
         sent = failure.kind is ModelFailureKind.BAD_REQUEST and failure.attempts > 0
         if not sent or role in self._accounts.by_role:
             return None
         self._refused += 1
         if self._refused < REFUSALS:
-            return WorkPostponed(StopCause.MODEL, said, kind=failure.kind)
-        mend = "correct the settings, then run the same command to resume"
-        return RunStopped(StopCause.MODEL, f"{self.name} refuses every call: {failure.message}; {mend}")
+            return WorkPostponed(StopCause.MODEL, message, kind=failure.kind)
+        remedy = "correct the settings, then run the same command to resume"
+        return RunStopped(StopCause.MODEL, f"{self.name} refuses every call: {failure.message}; {remedy}")
 
 
 def prices_of(models: Mapping[str, ModelSettings]) -> dict[str, Prices]:
     """Return the prices by role, of models that have prices."""
-    known = {role: settings.known_prices for role, settings in models.items()}
-    return {role: prices for role, prices in known.items() if prices is not None}
+    prices_by_role = {role: settings.known_prices for role, settings in models.items()}
+    return {role: prices for role, prices in prices_by_role.items() if prices is not None}
 
 
 async def open_accounts(run: Run, config: RunConfig, models: Mapping[str, ModelSettings]) -> Accounts:
@@ -392,7 +392,7 @@ def _stored(part: Part, blobs: dict[str, bytes]) -> Part:
         blobs[hash] = part.data
         return ImagePart(hash.encode(), part.mime)
     if isinstance(part, ToolReply):
-        return replace(part, parts=tuple(_stored(one, blobs) for one in part.parts))
+        return replace(part, parts=tuple(_stored(inner, blobs) for inner in part.parts))
     return part
 
 

@@ -135,9 +135,9 @@ class SupervisedRun(Generic[C, P]):
             self._gate.close()
             self._progress.phase = Phase.PAUSED
 
-    async def wait_for_phase_after(self, known: str) -> None:
+    async def wait_for_phase_after(self, phase: str) -> None:
         """Wait until the phase of the run is another one."""
-        await self._progress.wait_for_phase_after(known)
+        await self._progress.wait_for_phase_after(phase)
 
     async def wait_idle(self) -> None:
         """Wait until no effect is in flight. While the run is paused, nothing happens after this."""

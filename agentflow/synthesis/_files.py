@@ -75,29 +75,31 @@ class PairKey(NamedTuple):
         return cls(pair.id, pair.question, pair.value, pair.kind, documents)
 
 
-def surplus_of(pairs: Sequence[PairKey], asked: "QuestionIndex", quotas: QuotaSettings) -> dict[int, Surplus]:
+def surplus_of(
+    pairs: Sequence[PairKey], questions: "QuestionIndex", quotas: QuotaSettings
+) -> dict[int, Surplus]:
     """Return the places of the pairs that are not written, with the reasons.
 
     Duplicates of earlier ones are removed first. Quotas are shares of the pairs that are left in the end; where too many have
     something in common, the earlier ones stay.
 
-    :param asked: index of the questions asked before; those that stay are added.
+    :param questions: index of the questions asked before; those that stay are added.
     """
     reasons: dict[int, Surplus] = {}
     left: list[int] = []
-    for place, pair in enumerate(pairs):
-        if asked.before(pair.question, pair.answer, pair.documents) is not None:
-            reasons[place] = Surplus.DUPLICATE
+    for index, pair in enumerate(pairs):
+        if questions.before(pair.question, pair.answer, pair.documents) is not None:
+            reasons[index] = Surplus.DUPLICATE
         else:
-            asked.add(pair.question, pair.answer, pair.id, pair.documents)
-            left.append(place)
+            questions.add(pair.question, pair.answer, pair.id, pair.documents)
+            left.append(index)
     total = len(left)
     while True:
-        over = _over_quotas([pairs[place] for place in left], quotas, total)
+        over = _over_quotas([pairs[index] for index in left], quotas, total)
         if len(left) - len(over) >= total:
             break
         total = len(left) - len(over)
-    return {**reasons, **{left[place]: reason for place, reason in over.items()}}
+    return {**reasons, **{left[index]: reason for index, reason in over.items()}}
 
 
 def _over_quotas(pairs: Sequence[PairKey], quotas: QuotaSettings, total: int) -> dict[int, Surplus]:
@@ -109,12 +111,12 @@ def _over_quotas(pairs: Sequence[PairKey], quotas: QuotaSettings, total: int) ->
     if quotas.kind * len({pair.kind for pair in pairs}) < 1:
         of_kind = len(pairs)
     over: dict[int, Surplus] = {}
-    for place, pair in enumerate(pairs):
+    for index, pair in enumerate(pairs):
         answer = "" if isinstance(pair.answer, BoolValue) else normalise_name(show_value(pair.answer))
         if kinds[pair.kind] >= of_kind:
-            over[place] = Surplus.KIND
+            over[index] = Surplus.KIND
         elif answer and answers[answer] >= of_answer:
-            over[place] = Surplus.ANSWER
+            over[index] = Surplus.ANSWER
         else:
             kinds[pair.kind] += 1
             answers[answer] += 1
@@ -171,29 +173,29 @@ class QuestionIndex:
         if documents and (based := self._based.get(_base(answer, documents))) is not None:
             return based
         for key in sorted(self._worded.query(self._worded_sketch(words, answer))):
-            known = self._known[key]
-            if fuzz.ratio(known.words, words) >= 100 * self._similarity and values_agree(
-                answer, known.answer
+            earlier = self._known[key]
+            if fuzz.ratio(earlier.words, words) >= 100 * self._similarity and values_agree(
+                answer, earlier.answer
             ):
-                return known.id
+                return earlier.id
         return None
 
-    def add(self, question: str, answer: Value, own: str, documents: Collection[str] = ()) -> None:
+    def add(self, question: str, answer: Value, id: str, documents: Collection[str] = ()) -> None:
         """Add a question. See `before`."""
         words = tokens(question)
-        self._verbatim.setdefault(" ".join(words), own)
+        self._verbatim.setdefault(" ".join(words), id)
         if documents:
-            self._based.setdefault(_base(answer, documents), own)
+            self._based.setdefault(_base(answer, documents), id)
         self._worded.insert(len(self._known), self._worded_sketch(words, answer))
-        self._known.append(_Asked(words, answer, own))
+        self._known.append(_Asked(words, answer, id))
 
     def _worded_sketch(self, words: list[str], answer: Value) -> _Sketch:
         """Return a sketch that is half question and half answer, so that other answers give no candidates."""
-        said = " ".join(tokens(show_value(answer)))
+        answer_text = " ".join(tokens(show_value(answer)))
         if isinstance(answer, NumberValue):  # 12 km is 12,000 metres
             quantity = quantity_of(answer.amount, answer.unit)
-            said = f"{quantity.size.normalize()} {quantity.kind}"
-        return self._sketch({*words, *(f"{said} {number}" for number in range(len(words)))})
+            answer_text = f"{quantity.size.normalize()} {quantity.kind}"
+        return self._sketch({*words, *(f"{answer_text} {number}" for number in range(len(words)))})
 
     def _sketch(self, items: Collection[str]) -> _Sketch:
         sketch = self._new_sketch(_HASHES, 1)
@@ -257,7 +259,7 @@ async def write_files(
     :raises RunStopped: if a file can't be written; the earlier files stay unchanged.
     """
     tally = ReportBuilder(config, dropped_tools)
-    asked = QuestionIndex(config.question_similarity)
+    questions = QuestionIndex(config.question_similarity)
     names = [PAIRS, SURPLUS, TRAJECTORIES, TREES, REPORT]
     if config.task_kind:
         names.append(TASKS)
@@ -268,10 +270,10 @@ async def write_files(
             async for seed, result in results:
                 tally.add(seed, result)
                 waiting.add(seed, result)
-                lines = _lines(seed, result, tally, asked, config)
-                await files.write({name: each for name, each in lines.items() if name in names})
-            for lines in waiting.decided(tally, asked, config):
-                await files.write({name: each for name, each in lines.items() if name in names})
+                lines = _lines(seed, result, tally, questions, config)
+                await files.write({name: added for name, added in lines.items() if name in names})
+            for lines in waiting.decided(tally, questions, config):
+                await files.write({name: added for name, added in lines.items() if name in names})
             report = tally.report()
             await files.write({REPORT: [msgspec.json.format(_ENCODER.encode(report), indent=2)]})
     return report
@@ -302,42 +304,43 @@ class _Waiting:
     def add(self, seed: Seed, result: SeedResult) -> None:
         """Add the pairs of a seed."""
         trajectories = {trajectory.id: trajectory for trajectory in result.trajectories}
-        attempts = {own.pair: own for own in result.attempts}
+        attempts = {made.pair: made for made in result.attempts}
         for pair in result.pairs:
-            one = _WaitingPair(seed.id, pair, trajectories[pair.trajectory_id], attempts.get(pair.id))
-            self._file.write(msgspec.msgpack.encode(one))
+            path = trajectories[pair.trajectory_id]
+            waiting = _WaitingPair(seed.id, pair, path, attempts.get(pair.id))
+            self._file.write(msgspec.msgpack.encode(waiting))
             self._ends.append(self._file.tell())
             self._keys.append(PairKey.of(pair))
 
     def decided(
-        self, tally: ReportBuilder, asked: QuestionIndex, config: SynthesisConfig
+        self, tally: ReportBuilder, questions: QuestionIndex, config: SynthesisConfig
     ) -> Iterator[dict[str, list[bytes]]]:
         """Yield the lines of each pair, by file."""
-        surplus = surplus_of(self._keys, asked, config.quotas)
+        surplus = surplus_of(self._keys, questions, config.quotas)
         self._file.seek(0)
-        for place, (start, end) in enumerate(pairwise(self._ends)):
-            one = msgspec.msgpack.decode(self._file.read(end - start), type=_WaitingPair)
-            record = pair_record(one.source_id, one.pair, one.trajectory)
-            reason = surplus.get(place)
+        for index, (start, end) in enumerate(pairwise(self._ends)):
+            waiting = msgspec.msgpack.decode(self._file.read(end - start), type=_WaitingPair)
+            record = pair_record(waiting.source_id, waiting.pair, waiting.trajectory)
+            reason = surplus.get(index)
             if reason is not None:
                 tally.drop(reason)
                 yield {SURPLUS: [_ENCODER.encode({**record, "reason": reason})]}
                 continue
-            tally.keep(one.pair, one.trajectory)
-            attempts = [] if one.attempts is None else _right_attempts(one.attempts)
+            tally.keep(waiting.pair, waiting.trajectory)
+            attempts = [] if waiting.attempts is None else _right_attempts(waiting.attempts)
             yield {PAIRS: [_ENCODER.encode(record)], ATTEMPTS: attempts}
 
 
-def _right_attempts(own: PairAttempts) -> list[bytes]:
+def _right_attempts(made: PairAttempts) -> list[bytes]:
     return [
-        _ENCODER.encode({"qa_id": own.pair, "attempt": one.number, "messages": one.messages})
-        for one in own.attempts
-        if one.correct
+        _ENCODER.encode({"qa_id": made.pair, "attempt": attempt.number, "messages": attempt.messages})
+        for attempt in made.attempts
+        if attempt.correct
     ]
 
 
 def _lines(
-    seed: Seed, result: SeedResult, tally: ReportBuilder, asked: QuestionIndex, config: SynthesisConfig
+    seed: Seed, result: SeedResult, tally: ReportBuilder, questions: QuestionIndex, config: SynthesisConfig
 ) -> dict[str, list[bytes]]:
     """Return the lines of a result that do not depend on others, by file, and its tasks."""
     if result.tree is None:
@@ -348,29 +351,28 @@ def _lines(
     tasks: list[bytes] = []
     for task in result.tasks:
         answer = infer_value(task.answer)
-        if asked.before(task.instruction, answer) is not None:
+        if questions.before(task.instruction, answer) is not None:
             tally.drop(Surplus.DUPLICATE)
             continue
-        asked.add(task.instruction, answer, task.id)
+        questions.add(task.instruction, answer, task.id)
         pair = task_pair_record(seed, task, result.tree, result.trajectories, config)
         pairs += [] if pair is None else [_ENCODER.encode(pair)]
         tally.keep_task(as_pair=pair is not None)
         tasks.append(_ENCODER.encode(task_record(task)))
-    paths = [_ENCODER.encode(trajectory_record(result.tree, one)) for one in result.trajectories]
+    triage = [
+        {**pair_record(seed.id, pair, trajectories[pair.trajectory_id]), "reason": reason}
+        for pair, reason in ((triaged.pair, triaged.reason) for triaged in result.triaged)
+    ]
+    triage += [{**task_record(triaged.task), "reason": triaged.reason} for triaged in result.triaged_tasks]
+    paths = [_ENCODER.encode(trajectory_record(result.tree, path)) for path in result.trajectories]
     return {
         TASKS: tasks,
         PAIRS: pairs,
         TRAJECTORIES: paths,
         TREES: [_ENCODER.encode(tree_record(result.tree))],
-        TRIAGE: [
-            _ENCODER.encode(
-                {**pair_record(seed.id, one.pair, trajectories[one.pair.trajectory_id]), "reason": one.reason}
-            )
-            for one in result.triaged
-        ]
-        + [_ENCODER.encode({**task_record(one.task), "reason": one.reason}) for one in result.triaged_tasks],
+        TRIAGE: [_ENCODER.encode(record) for record in triage],
         ATTEMPTS: [
-            line for own in result.attempts if own.pair not in own_pairs for line in _right_attempts(own)
+            line for made in result.attempts if made.pair not in own_pairs for line in _right_attempts(made)
         ],
     }
 
@@ -428,7 +430,7 @@ def trajectory_record(tree: Tree, trajectory: Trajectory) -> dict[str, object]:
         "source_id": tree.seed.id,
         "seed_data": tree.seed.content,
         "total_depth": len(trajectory.nodes) - 1,
-        "nodes": [_node_record(tree, tree.by_id[own]) for own in trajectory.nodes],
+        "nodes": [_node_record(tree, tree.by_id[node_id]) for node_id in trajectory.nodes],
         "tree_id": tree.id,
         "score": trajectory.score,
         **({"joined": True} if trajectory.joined else {}),

@@ -300,7 +300,7 @@ async def write_questions(
         copies=sum(len(document.copies) for document in documents),
         pairs=tuple(pair for pair, _, triage in kept if triage is None),
         triaged=tuple(TriagedPair(pair, triage) for pair, _, triage in kept if triage is not None),
-        attempts=tuple(PairAttempts(pair.id, own) for pair, own, triage in kept if triage is None and own),
+        attempts=tuple(PairAttempts(pair.id, made) for pair, made, triage in kept if triage is None and made),
         rejected=tuple(_rejection(draft) for _, draft in judged if not draft.passed),
         usage=calls.usage,
         model_failures=calls.failures(),
@@ -388,14 +388,14 @@ async def _write(
     judged = await gate.write(request)
     half = sum(document.size for document in group) // 2
     if not gate.too_long or half < MIN_CHARACTERS:
-        return [(group, each) for each in judged]
+        return [(group, draft) for draft in judged]
     halves = divided(group, characters=half, most=config.max_documents)
-    wanted = [each for each in halves if len(each) >= config.min_documents][:2]
+    wanted = [documents for documents in halves if len(documents) >= config.min_documents][:2]
     written = await together(
-        partial(_write, tree, config, gate_of, each, f"{name}.{number}", max(1, count // 2))
-        for number, each in enumerate(wanted, 1)
+        partial(_write, tree, config, gate_of, documents, f"{name}.{number}", max(1, count // 2))
+        for number, documents in enumerate(wanted, 1)
     )
-    return [each for part in written for each in part]
+    return [draft for part in written for draft in part]
 
 
 async def _check(
@@ -404,8 +404,8 @@ async def _check(
     drafts: DraftSource,
 ) -> list[tuple[Sequence[ShownDocument], JudgedDraft]]:
     """Check given drafts over a group of documents."""
-    given = [JudgedDraft(draft=draft, number=number) for number, draft in enumerate(drafts(group), 1)]
-    return [(group, each) for each in await gate_of(group, "1").judge(given)]
+    unchecked = [JudgedDraft(draft=draft, number=number) for number, draft in enumerate(drafts(group), 1)]
+    return [(group, draft) for draft in await gate_of(group, "1").judge(unchecked)]
 
 
 async def _measure(
@@ -436,14 +436,14 @@ def _on_paths(
     config: SynthesisConfig,
 ) -> tuple[list[Pair], list[Trajectory]]:
     """Return the pairs, each on the first selected path with its nodes, and the paths of those that span branches."""
-    own = {path.id: frozenset(node.id for node in path.nodes) for path, _ in selection.chosen}
+    nodes_by_path = {path.id: frozenset(node.id for node in path.nodes) for path, _ in selection.chosen}
     joined: dict[str, Trajectory] = {}
     numbers: Counter[str] = Counter()
     pairs: list[Pair] = []
     for documents, judged in passed:
         steps = tuple(_steps(tree, documents, judged))
         support = _support(tree, steps)
-        path_id = next((id for id, nodes in own.items() if nodes.issuperset(support)), None)
+        path_id = next((id for id, nodes in nodes_by_path.items() if nodes.issuperset(support)), None)
         if path_id is None:
             path, score = join_paths(tree, support, config.max_depth)
             path_id = path.id

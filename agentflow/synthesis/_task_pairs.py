@@ -94,12 +94,12 @@ def _steps(task: VerifiableTask, node: Node) -> list[dict[str, object]]:
     assert node.action is not None  # sources are actions
     text = node.observation.text[:_MAX_QUOTE]
     cited = CitedSpan(node_id=node.id, quote=text, start=0, end=len(text))
-    said = (
+    statements = (
         f"The question needs a result of the tool {node.action.tool}.",
         f"It is computed by: {_solution(task)}",
         "Its result is the answer.",
     )
-    return [{"step": step, "citations": [cited] if step is said[-1] else []} for step in said]
+    return [{"step": step, "citations": [cited] if step is statements[-1] else []} for step in statements]
 
 
 def _solution(task: VerifiableTask) -> str:
