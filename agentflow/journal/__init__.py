@@ -21,9 +21,8 @@ if TYPE_CHECKING:
         ReplicaTable,
         open_replicas,
     )
-    from agentflow.journal._run import Run, RunCommands
+    from agentflow.journal._run import Run, RunCommands, SeedTaken
     from agentflow.journal._seeds import Counts, NewSeed, has_died, is_alive_here, this_process
-    from agentflow.journal._writer import SeedTaken
 
 __all__ = [
     "LEASE_SECONDS",
@@ -70,8 +69,7 @@ __getattr__ = lazy_exports(
             "ReplicaTable",
             "open_replicas",
         ],
-        "._run": ["Run", "RunCommands"],
+        "._run": ["Run", "RunCommands", "SeedTaken"],
         "._seeds": ["Counts", "NewSeed", "has_died", "is_alive_here", "this_process"],
-        "._writer": ["SeedTaken"],
     },
 )

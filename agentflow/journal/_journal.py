@@ -12,11 +12,9 @@ from agentflow._secrets import mask_settings
 from agentflow._typeguards import is_object
 from agentflow.actors import SYSTEM_CLOCK, ChildSpec, Clock, Supervisor
 from agentflow.errors import ConfigurationError
-from agentflow.journal._database import JournalDatabase, backend_for
-from agentflow.journal._run import Run
-from agentflow.journal._schema import launches, migrate, put_new, runs
+from agentflow.journal._database import JournalDatabase, backend_for, launches, migrate, put_new, runs
+from agentflow.journal._run import Inbox, Run, Writer
 from agentflow.journal._seeds import LeaseTerms, NewSeed, add_seeds, this_process
-from agentflow.journal._writer import Inbox, Writer
 from agentflow.trace import Seed, digest
 
 _MAX_SHOWN = 60

@@ -30,9 +30,19 @@ from sqlalchemy.pool import QueuePool
 from agentflow._decoding import DECODE_ERRORS
 from agentflow._folder_files import check_regular, connect_read_only, limit_query, sqlite_reason
 from agentflow.errors import ConfigurationError
-from agentflow.journal._database import backend_for, root_of, unpacked_json
-from agentflow.journal._run import FAILURES, RUN_PAGE
-from agentflow.journal._schema import MIGRATIONS, blobs, entries, harvests, runs, schema, seeds, usage
+from agentflow.journal._database import (
+    MIGRATIONS,
+    backend_for,
+    blobs,
+    entries,
+    results,
+    root_of,
+    runs,
+    schema,
+    seeds,
+    unpacked_json,
+)
+from agentflow.journal._run import FAILURES, RUN_PAGE, usage_of
 from agentflow.journal._seeds import Counts, count, count_by_host, has_died
 from agentflow.journal._sqlite import Sqlite
 from agentflow.trace import Seed, Usage
@@ -286,15 +296,7 @@ class JournalReader:
 
     def usage(self, run: int) -> dict[str, Usage]:
         """Return the usage of models by role."""
-        rows = self.read(
-            lambda connection: connection.execute(
-                select(usage.c.role, usage.c.body).where(usage.c.run == run).order_by(usage.c.role)
-            ).all()
-        )
-        usage_by_role: dict[str, Usage] = {}
-        for role, body in rows:
-            usage_by_role[role] = usage_by_role.get(role, Usage()) + msgspec.json.decode(body, type=Usage)
-        return usage_by_role
+        return self.read(lambda connection: usage_of(connection, run))
 
     def seeds(
         self,
@@ -480,12 +482,12 @@ class JournalReader:
             failures.update(msgspec.json.decode(body, type=dict[str, int]))
         return dict(sorted(failures.items()))
 
-    def harvests(self, run: int, numbers: Sequence[int]) -> dict[int, bytes]:
+    def results(self, run: int, numbers: Sequence[int]) -> dict[int, bytes]:
         """Return the results of finished seeds by number."""
         if not numbers:
             return {}
-        chosen = select(harvests.c.seed, harvests.c.body).where(
-            harvests.c.run == run, harvests.c.seed.in_(tuple(numbers))
+        chosen = select(results.c.seed, results.c.body).where(
+            results.c.run == run, results.c.seed.in_(tuple(numbers))
         )
         return {row[0]: row[1] for row in self.read(lambda connection: connection.execute(chosen).all())}
 

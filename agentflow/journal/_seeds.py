@@ -27,7 +27,7 @@ from sqlalchemy.sql.dml import ReturningUpdate
 
 from agentflow._decoding import DECODE_ERRORS, decode_reason
 from agentflow.errors import ConfigurationError
-from agentflow.journal._schema import runs, seeds
+from agentflow.journal._database import runs, seeds
 from agentflow.trace import Seed
 
 

@@ -348,11 +348,13 @@ class SynthesisRun(SupervisedRun[SynthesisConfig, SynthesisProgress]):
             observer=self._progress.count_node,
         )
         search = search_tool(self.chosen.tools) if self.config.search_alternatives else None
-        opens = solution_kind(self.config, sandboxes, team)
-        if opens is None:
-            kind = await task_kind(self.config, sandbox, sandboxes, team, run)
-        else:
-            kind = await open_supervised(self._supervisor, "tasks", opens)
+        kind = None
+        if self.config.task_kind is not None:
+            opens = solution_kind(self.config, sandboxes, team)
+            if opens is None:
+                kind = await task_kind(self.config, sandbox, sandboxes, team, run)
+            else:
+                kind = await open_supervised(self._supervisor, "tasks", opens)
         return self._worker_type(
             run=run,
             grower=grower,

@@ -9,14 +9,6 @@ Numbers are compared by one implementation, so that scoring and grounding can't 
     assert distance and same_distance and same_quantity(distance, same_distance)
 """
 
-from agentflow.text._markup import (
-    SplitReply,
-    escape_all_special_tokens,
-    escape_special_tokens,
-    instructs,
-    split_reasoning,
-    without_reasoning,
-)
 from agentflow.text._normalise import (
     SHINGLE_LENGTH,
     add_plurals,
@@ -35,7 +27,15 @@ from agentflow.text._normalise import (
     word_set,
     words,
 )
-from agentflow.text._prompts import PromptFiles
+from agentflow.text._prompts import (
+    PromptFiles,
+    SplitReply,
+    escape_all_special_tokens,
+    escape_special_tokens,
+    instructs,
+    split_reasoning,
+    without_reasoning,
+)
 from agentflow.text._quantities import (
     Quantity,
     find_quantities,

@@ -15,10 +15,9 @@ from sqlalchemy import Connection, Engine, bindparam, event
 
 from agentflow.actors import SYSTEM_CLOCK, ChildSpec, Supervisor
 from agentflow.journal import Journal, NewSeed, Run, SeedTaken, open_journal, this_process
-from agentflow.journal._database import JournalDatabase, backend_for
-from agentflow.journal._schema import migrate
+from agentflow.journal._database import JournalDatabase, backend_for, migrate
+from agentflow.journal._run import Inbox, Writer
 from agentflow.journal._seeds import LeaseTerms
-from agentflow.journal._writer import Inbox, Writer
 from agentflow.trace import Seed
 
 T = TypeVar("T")
@@ -131,7 +130,7 @@ class LeaseMachine(RuleBasedStateMachine):
 
 
 async def harvests(run: Run) -> list[tuple[Seed, bytes]]:
-    return [found async for found in run.harvests()]
+    return [found async for found in run.stored_results()]
 
 
 @pytest.mark.promise("journal:leases:one-owner")

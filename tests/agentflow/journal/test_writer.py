@@ -12,10 +12,9 @@ from msgspec import Struct
 from agentflow.actors import SYSTEM_CLOCK, ChildSpec, Supervisor
 from agentflow.errors import ConfigurationError, RunStopped
 from agentflow.journal import NewSeed, Run, open_journal
-from agentflow.journal._database import BlobRow, EntryRow, JournalDatabase, backend_for
-from agentflow.journal._schema import migrate
+from agentflow.journal._database import BlobRow, EntryRow, JournalDatabase, backend_for, migrate
+from agentflow.journal._run import Inbox, Writer
 from agentflow.journal._seeds import LeaseTerms
-from agentflow.journal._writer import Inbox, Writer
 from agentflow.testing import EventRecorder
 from agentflow.trace import Seed
 

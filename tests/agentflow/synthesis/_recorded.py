@@ -158,7 +158,7 @@ def finished_trees(output: Path) -> Iterator[tuple[Tree, dict[str, Any]]]:
     with open_reader(f"sqlite:///{output / 'journal.db'}") as reader:
         [run] = reader.runs()
         seeds = {stored.seed.index: stored.seed for stored in reader.seeds(run.number, done=True)}
-        for number, body in reader.harvests(run.number, list(seeds)).items():
+        for number, body in reader.results(run.number, list(seeds)).items():
             entries = reader.entries(run.number, number, "")
             stripped = msgspec.json.decode(body, type=SeedResult).tree
             assert stripped is not None
