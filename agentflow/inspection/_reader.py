@@ -346,7 +346,7 @@ class JournalRun(RunReader, Generic[R]):
         with self._lock:
             if (known := self._results.get(number)) is not None:
                 return known
-        body = self._journal.harvests(self._run, [number]).get(number)
+        body = self._journal.results(self._run, [number]).get(number)
         if body is None:
             return None
         found = msgspec.json.decode(body, type=self.result_type)

@@ -130,7 +130,7 @@ class EpisodeRun(JournalRun[TaskResult]):
         done = [each.seed.index for each in found if each.done]
         ends = {
             number: msgspec.json.decode(body, type=_TaskEnd)
-            for number, body in self._journal.harvests(self._run, done).items()
+            for number, body in self._journal.results(self._run, done).items()
         }
         summaries: list[SeedSummary] = []
         for each in found:

@@ -139,7 +139,7 @@ class VerdictReader:
     def _old(self, stored: StoredSeed) -> Mapping[str, tuple[Verdict, str]]:
         """Return the verdicts in a journal of an earlier version: of a finished tree, or those of a model."""
         number = stored.seed.index
-        if body := self._journal.harvests(self._run, [number]).get(number) if stored.done else None:
+        if body := self._journal.results(self._run, [number]).get(number) if stored.done else None:
             tree = msgspec.json.decode(body, type=SeedResult).tree
             nodes = () if tree is None else tree.nodes
             return {spot: (node.verdict, node.reason) for spot, node in nodes_by_spot(nodes).items()}
@@ -181,7 +181,7 @@ class TreeRun(JournalRun[SeedResult]):
     def _summaries(self, found: Sequence[StoredSeed]) -> list[SeedSummary]:
         numbers = [each.seed.index for each in found]
         nodes = self._journal.count_entries(self._run, numbers, "act/")
-        bodies = self._journal.harvests(self._run, [each.seed.index for each in found if each.done])
+        bodies = self._journal.results(self._run, [each.seed.index for each in found if each.done])
         ends = {number: msgspec.json.decode(body, type=_SeedEnd) for number, body in bodies.items()}
         summaries: list[SeedSummary] = []
         for each in found:
