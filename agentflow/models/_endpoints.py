@@ -4,6 +4,7 @@ import re
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack
 from functools import cache
+from random import Random
 from typing import Final, Self, TypeAlias
 
 import msgspec
@@ -13,12 +14,19 @@ from agentflow._decoding import DECODE_ERRORS
 from agentflow._typeguards import is_object
 from agentflow.actors import SYSTEM_CLOCK, Clock
 from agentflow.models._answer_format import FormatExperience
-from agentflow.models._apis import ApiAnswer, EncodedRequest, LiteLlmApi
+from agentflow.models._apis import EncodedRequest, without_reasoning
 from agentflow.models._conversations import ConversationIndex
-from agentflow.models._providers import ModelAddress
-from agentflow.models._rate_limits import LocalRateLimiter, RateLimiter
+from agentflow.models._protocol import Completion
+from agentflow.models._providers import LITELLM, ModelAddress
 from agentflow.models._request_error import RequestError
-from agentflow.models._retries import ConcurrencyLimiter
+from agentflow.models._retries import (
+    ConcurrencyLimiter,
+    LocalRateLimiter,
+    ModelThrottle,
+    RateLimiter,
+    Retrier,
+)
+from agentflow.models._settings import ModelSettings
 from agentflow.models._transport import HttpTransport, LiteLlmTransport, ReplicaTransport
 from agentflow.telemetry import get_logger
 
@@ -180,8 +188,8 @@ class Endpoint:
             outgoing, lambda adapted: self._transport.post(adapted, deadline - self._clock.now())
         )
 
-    def read(self, body: bytes, sent: int) -> ApiAnswer:
-        """Decode an answer; the first one with impossible token counts is logged.
+    def read(self, body: bytes, sent: int) -> Completion[None]:
+        """Decode an answer, with all reasoning apart; the first one with impossible token counts is logged.
 
         :param sent: length of the request.
         :raises msgspec.MsgspecError: if the body can't be decoded.
@@ -195,7 +203,7 @@ class Endpoint:
                 problem=answer.usage_problem,
                 from_now_on="such answers count four characters per token",
             )
-        return answer
+        return without_reasoning(answer)
 
     async def __aenter__(self) -> Self:
         self._users += 1
@@ -214,7 +222,7 @@ def _transport_to(
 ) -> HttpTransport | ReplicaTransport | LiteLlmTransport:
     if address.registry:
         return ReplicaTransport(address, most, clock)
-    if isinstance(address.api, LiteLlmApi):
+    if address.url == LITELLM:
         return LiteLlmTransport(address.key)
     return HttpTransport(
         address.url, address.api.headers(address.key), most, max_bytes=address.response_bytes
@@ -246,3 +254,34 @@ class ModelEndpoints:
         if key not in self._endpoints:
             self._endpoints[key] = Endpoint(address, most, self._clock, self._memory, self._rates)
         return self._endpoints[key]
+
+
+class EndpointClient:
+    """Base of the clients of one model: its endpoint is open inside `async with`."""
+
+    def __init__(
+        self,
+        settings: ModelSettings,
+        address: ModelAddress,
+        endpoints: ModelEndpoints | None,
+        *,
+        clock: Clock,
+        random: Random | None = None,
+    ) -> None:
+        self._address = address
+        self._endpoint = (endpoints or ModelEndpoints(clock)).at(address, settings.max_concurrency)
+        self._retrier = Retrier(
+            self._endpoint.limiter,
+            most=settings.max_attempts,
+            seconds=settings.call_seconds,
+            clock=clock,
+            random=random,
+            throttle=ModelThrottle(self._endpoint.rates, address, settings.requests_per_minute, clock).wait,
+        )
+
+    async def __aenter__(self) -> Self:
+        await self._endpoint.__aenter__()
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        await self._endpoint.__aexit__(*error)

@@ -1,19 +1,23 @@
-"""Retries of requests, and the adaptive limit of concurrent ones; no other place retries."""
+"""Retries of requests, the adaptive limit of concurrent ones and rate limits; no other place retries."""
 
 import asyncio
 import heapq
 from collections.abc import Awaitable, Callable
+from hashlib import sha256
 from itertools import count
 from random import Random
-from typing import NamedTuple, TypeVar
+from typing import Final, NamedTuple, Protocol, TypeVar
 
 from agentflow.actors import SYSTEM_CLOCK, Clock, Timer
 from agentflow.errors import ModelFailureKind
+from agentflow.models._providers import ModelAddress
 from agentflow.models._request_error import RequestError
 
 T = TypeVar("T")
 _FIRST_PAUSE = 0.25
 _MAX_PAUSE = 8.0
+_USED_SHARE: Final = 0.97
+"""Share of a limit that is used: slots are even, and the network delivers some requests later than others."""
 
 
 class Permit(NamedTuple):
@@ -120,6 +124,55 @@ class ConcurrencyLimiter:
             if not waiter.done():
                 self.in_flight += 1
                 waiter.set_result(Permit(self._round))
+
+
+class RateLimiter(Protocol):
+    """Assigns slots to the requests of all who share a limit. See docs/models.md."""
+
+    async def reserve(self, name: str, interval: float) -> float:
+        """Reserve the next free slot and return the seconds until it.
+
+        :param name: name of the limit.
+        :param interval: seconds between two slots.
+        """
+        ...
+
+
+class LocalRateLimiter:
+    """Slots for the requests of this process."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._free: dict[str, float] = {}
+
+    async def reserve(self, name: str, interval: float) -> float:
+        """Reserve the next free slot and return the seconds until it."""
+        now = self._clock.now()
+        slot = max(now, self._free.get(name, now))
+        self._free[name] = slot + interval
+        return slot - now
+
+
+class ModelThrottle:
+    """Lets one request pass per slot of the limit of a model."""
+
+    def __init__(
+        self, limiter: RateLimiter, address: ModelAddress, per_minute: float | None, clock: Clock
+    ) -> None:
+        """:param per_minute: the limit; `None`: there is none."""
+        self._limiter = limiter
+        # Providers limit the requests of a key to a model. The key itself is not stored.
+        self._name = sha256(f"{address.url}\n{address.model}\n{address.key}".encode()).hexdigest()
+        self._interval = None if per_minute is None else 60 / (per_minute * _USED_SHARE)
+        self._clock = clock
+
+    async def wait(self) -> None:
+        """Wait for the slot of one request."""
+        if self._interval is None:
+            return
+        seconds = await self._limiter.reserve(self._name, self._interval)
+        if seconds > 0:
+            await self._clock.sleep(seconds)
 
 
 class Retrier:

@@ -24,7 +24,7 @@ from agentflow.actors import Clock, Hosted
 from agentflow.errors import ConfigurationError, ModelFailureKind, RunStopped
 from agentflow.extras import missing_extra
 from agentflow.models._apis import EncodedRequest
-from agentflow.models._apis._messages import bearer
+from agentflow.models._apis._api import bearer
 from agentflow.models._providers import ModelAddress, is_loopback
 from agentflow.models._request_error import RequestError, error_of_response, timed_out
 from agentflow.telemetry import get_logger
