@@ -9,9 +9,8 @@ from pydantic import SecretStr
 
 from agentflow.errors import ConfigurationError
 from agentflow.sandbox._api_tools import api_backends
-from agentflow.sandbox._names import canonical_backend
 from agentflow.sandbox._settings import SandboxSettings
-from agentflow.sandbox._tool_host import LocalToolHost, ToolHost
+from agentflow.sandbox._tool_host import LocalToolHost, ToolHost, canonical_backend
 from agentflow.settings import load_settings
 from mcp_servers import BACKENDS, Backend, load_backend
 from mcp_servers.core import check_runtime

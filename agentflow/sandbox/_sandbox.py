@@ -1,30 +1,150 @@
-"""The sandbox facade for programs."""
+"""The sandbox for programs: one session on a tool host, single calls and batches."""
 
 import logging
 import warnings
-from collections.abc import Generator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Self
+from typing import Any, Self, TypeAlias
 
 import anyio
+import msgspec
+from msgspec import Struct
 
-from agentflow._typeguards import is_list, is_object
-from agentflow.errors import ErrorKind, ToolFailure
-from agentflow.sandbox._batch import Call, run_batch
-from agentflow.sandbox._names import canonical_backend, documented_arguments
+from agentflow._typeguards import is_list, is_mapping, is_object
+from agentflow.actors import together
+from agentflow.errors import ConfigurationError, ErrorKind, ToolFailure
 from agentflow.sandbox._opening import Target, settings_for, tool_host_for
-from agentflow.sandbox._own_session import OwnSession, SessionInfo
-from agentflow.sandbox._tool_host import ToolHost
+from agentflow.sandbox._tool_host import ToolHost, canonical_backend, documented_arguments
 from agentflow.telemetry import conventions, tool_operation
 from mcp_servers import BACKENDS, Backend, TextContent, Tool, ToolResult
-from mcp_servers.core import ProgressSink
+from mcp_servers.core import ProgressSink, did_you_mean
 from runtimes import Runtime
 
 logger = logging.getLogger(__name__)
 
 GRACE_SECONDS = 5.0
 """Seconds to wait beyond a call's timeout: the tool ends its work first and returns its output."""
+END_SECONDS = 30.0
+"""Seconds for a session to end; a hanging server must not keep a sandbox from closing."""
+Call: TypeAlias = tuple[str, Mapping[str, object]] | Mapping[str, object]
+"""`("bash:run", {"command": "ls"})`, or `{"tool": "bash:run", "arguments": {"command": "ls"}, "timeout": 5}`;
+the documented names `action` and `params` are accepted, too.
+"""
+
+Execute: TypeAlias = Callable[..., Awaitable[ToolResult]]
+
+_KEYS = {
+    "tool": "tool",
+    "action": "tool",
+    "arguments": "arguments",
+    "params": "arguments",
+    "timeout": "timeout",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class SessionInfo:
+    """A backend that is live in a sandbox."""
+
+    backend: str
+    """Its name."""
+    session: str
+    """Handle of its session; all backends of a sandbox share one."""
+    running: int
+    """Number of calls running in the session."""
+    idle_seconds: float
+    """Seconds since the session was last used."""
+
+
+class _Session(Struct):
+    session: str
+
+
+class _SessionState(_Session):
+    backends: list[str]
+    running: int
+    idle_seconds: float
+
+
+class _SessionList(Struct):
+    sessions: list[_SessionState]
+
+
+class _ForkedSession(_Session):
+    left_behind: tuple[str, ...]
+
+
+class OwnSession:
+    """Session that is created at first use and driven by the `session_*` tools, as any client would."""
+
+    def __init__(self, host: ToolHost, handle: str | None = None) -> None:
+        self._host = host
+        self._handle = handle
+        self._lock = anyio.Lock()
+
+    async def handle(self) -> str:
+        """Return its handle; create it if necessary."""
+        if self._handle is None:
+            async with self._lock:
+                if self._handle is None:
+                    started = await self._call("start", {}, session=None)
+                    self._handle = msgspec.convert(started, _Session).session
+        return self._handle
+
+    async def add(self, settings: Mapping[str, Mapping[str, object]]) -> None:
+        """Make backends live, each with its settings."""
+        await self._call("add", {"settings": settings}, session=await self.handle())
+
+    async def remove(self, backends: Iterable[str]) -> None:
+        """Clean up backends."""
+        if self._handle is not None:
+            await self._call("remove", {"backends": list(backends)}, session=self._handle)
+
+    async def refresh(self) -> None:
+        """Reset its idle time."""
+        if self._handle is not None:
+            await self._call("add", {"settings": {}}, session=self._handle)
+
+    async def end(self) -> None:
+        """End it; the next use creates a new one. Does nothing if it has ended, or its server has."""
+        async with self._lock:
+            handle, self._handle = self._handle, None
+            if handle is None:
+                return
+            try:
+                await self._call("end", {}, session=handle, timeout=END_SECONDS)
+            except ToolFailure as failure:
+                if failure.kind not in (ErrorKind.SESSION_NOT_FOUND, ErrorKind.UNAVAILABLE):
+                    raise
+
+    async def info(self) -> list[SessionInfo]:
+        """Return the live backends."""
+        if self._handle is None:
+            return []
+        listing = msgspec.convert(await self._call("list", {}, session=None), _SessionList)
+        return [
+            SessionInfo(backend, state.session, state.running, state.idle_seconds)
+            for state in listing.sessions
+            if state.session == self._handle
+            for backend in state.backends
+        ]
+
+    async def fork(self) -> "tuple[OwnSession, tuple[str, ...]]":
+        """Return an independent copy, and a line for each thing that was not copied."""
+        if self._handle is None:
+            return OwnSession(self._host), ()
+        forked = msgspec.convert(await self._call("fork", {}, session=self._handle), _ForkedSession)
+        return OwnSession(self._host, forked.session), forked.left_behind
+
+    async def _call(
+        self, verb: str, arguments: Mapping[str, object], *, session: str | None, timeout: float | None = None
+    ) -> dict[str, object]:
+        tool = self._host.names.find(f"session_{verb}")
+        result = await self._host.call(tool, arguments, session=session, timeout=timeout, progress=None)
+        if result.error is not None:
+            raise ToolFailure(result.error.kind, result.error.message, result.data)
+        return result.data
 
 
 class Sandbox:
@@ -311,3 +431,44 @@ def _settings_by_backend(
         return {canonical_backend(name): backend_settings for name, backend_settings in backends.items()}
     names = [backends] if isinstance(backends, str) else backends
     return {canonical_backend(name): settings or {} for name in names}
+
+
+async def run_batch(
+    execute: Execute, calls: Sequence[Call], *, parallel: bool, stop_on_error: bool
+) -> list[ToolResult]:
+    """Return a result for each call, in order. See `Sandbox.execute_batch`."""
+    if parallel and stop_on_error:
+        raise ConfigurationError(
+            "execute_batch: choose parallel or stop_on_error: calls at once have no order to stop in"
+        )
+    steps = [_bound(execute, call, number) for number, call in enumerate(calls)]
+    if parallel:
+        return await together(steps)
+    results: list[ToolResult] = []
+    for number, step in enumerate(steps):
+        results.append(await step())
+        if stop_on_error and not results[-1].ok:
+            skipped = ToolFailure(ErrorKind.CANCELLED, f"not called: call {number} of the batch failed.")
+            return results + [ToolResult.failed(skipped) for _ in steps[number + 1 :]]
+    return results
+
+
+def _bound(execute: Execute, call: Call, number: int) -> Callable[[], Awaitable[ToolResult]]:
+    """Return a function that makes a call.
+
+    :raises ConfigurationError: if the call is malformed.
+    """
+    if isinstance(call, tuple):
+        return partial(execute, call[0], call[1], timeout=None)
+    unknown = [key for key in call if key not in _KEYS]
+    if unknown:
+        raise ConfigurationError(
+            f"call {number} of the batch: unknown key {unknown[0]!r}.{did_you_mean(unknown[0], _KEYS)}"
+        )
+    parts = {_KEYS[key]: value for key, value in call.items() if value is not None}
+    tool, arguments, timeout = parts.get("tool"), parts.get("arguments", {}), parts.get("timeout")
+    if not (isinstance(tool, str) and is_mapping(arguments) and isinstance(timeout, int | float | None)):
+        raise ConfigurationError(
+            f"call {number} of the batch: needs a 'tool', and may have 'arguments' and a 'timeout'"
+        )
+    return partial(execute, tool, arguments, timeout=timeout)

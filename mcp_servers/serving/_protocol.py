@@ -19,9 +19,8 @@ from agentflow.errors import ErrorKind, ToolFailure
 from mcp_servers.core._call import TIMEOUT_KEY, ProgressSink, ToolResult
 from mcp_servers.core._session_tools import SESSIONS
 from mcp_servers.core._sessions import DefaultSession
-from mcp_servers.core._signature import SESSION_ARGUMENT, with_required_session
 from mcp_servers.core._table import ToolTable
-from mcp_servers.core._tool import CARD_KEY, UNUSABLE_KEY, Tool
+from mcp_servers.core._tool import CARD_KEY, SESSION_ARGUMENT, UNUSABLE_KEY, Tool, with_required_session
 from mcp_servers.serving._access import Scopes
 from mcp_servers.serving._client_profiles import ClientProfile, ClientProfiles
 from mcp_servers.serving._content import RANGE_TEMPLATE, ResourceRange, call_result, fitted, relayed
