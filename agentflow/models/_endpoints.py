@@ -150,27 +150,31 @@ class Endpoint:
     """One endpoint, open while any of its models is."""
 
     def __init__(
-        self, address: ModelAddress, most: int, clock: Clock, memory: RejectionMemory, rates: RateLimiter
+        self,
+        address: ModelAddress,
+        max_concurrency: int,
+        clock: Clock,
+        memory: RejectionMemory,
+        rates: RateLimiter,
     ) -> None:
         self.rates = rates
         """Slots under the rate limits of its models."""
         self.url = address.url
         """Address, for messages."""
-        self.limiter = ConcurrencyLimiter(most, clock=clock)
+        self.limiter = ConcurrencyLimiter(max_concurrency, clock=clock)
         """Limiter of concurrent requests."""
         self._clock = clock
         self._conversations: dict[str, ConversationIndex] = {}
         self._memory = memory
         self._api = address.api
         self._miscounts = False
-        self._transport = _transport_to(address, most, clock)
+        self._transport = _transport_to(address, max_concurrency, clock)
         self._users = 0
         self._stack = AsyncExitStack()
 
     def conversations(self, model: str) -> ConversationIndex:
         """Return the conversations of a model at this endpoint, shared by all its users."""
-        known = ConversationIndex(max_tokens=_MAX_TOKENS, by_mark=True)
-        return self._conversations.setdefault(model, known)
+        return self._conversations.setdefault(model, ConversationIndex(max_tokens=_MAX_TOKENS, by_mark=True))
 
     def formats(self, model: str) -> FormatExperience:
         """Return the experience with the answer formats of a model at this endpoint, shared by all its users."""
@@ -218,14 +222,14 @@ class Endpoint:
 
 
 def _transport_to(
-    address: ModelAddress, most: int, clock: Clock
+    address: ModelAddress, max_concurrency: int, clock: Clock
 ) -> HttpTransport | ReplicaTransport | LiteLlmTransport:
     if address.registry:
-        return ReplicaTransport(address, most, clock)
+        return ReplicaTransport(address, max_concurrency, clock)
     if address.url == LITELLM:
         return LiteLlmTransport(address.key)
     return HttpTransport(
-        address.url, address.api.headers(address.key), most, max_bytes=address.response_bytes
+        address.url, address.api.headers(address.key), max_concurrency, max_bytes=address.response_bytes
     )
 
 
@@ -244,15 +248,22 @@ class ModelEndpoints:
         self._memory = memory or RejectionMemory()
         self._endpoints: dict[tuple[str, ...], Endpoint] = {}
 
-    def at(self, address: ModelAddress, most: int) -> Endpoint:
+    def at(self, address: ModelAddress, max_concurrency: int) -> Endpoint:
         """Return the endpoint at an address; equal address, key and limits give the same object.
 
         Each model with replicas has an endpoint of its own.
         """
         registry = (address.registry, address.model) if address.registry else ()
-        key = (address.url, address.api.name, address.key, str(most), str(address.response_bytes), *registry)
+        key = (
+            address.url,
+            address.api.name,
+            address.key,
+            str(max_concurrency),
+            str(address.response_bytes),
+            *registry,
+        )
         if key not in self._endpoints:
-            self._endpoints[key] = Endpoint(address, most, self._clock, self._memory, self._rates)
+            self._endpoints[key] = Endpoint(address, max_concurrency, self._clock, self._memory, self._rates)
         return self._endpoints[key]
 
 
@@ -272,7 +283,7 @@ class EndpointClient:
         self._endpoint = (endpoints or ModelEndpoints(clock)).at(address, settings.max_concurrency)
         self._retrier = Retrier(
             self._endpoint.limiter,
-            most=settings.max_attempts,
+            max_requests=settings.max_attempts,
             seconds=settings.call_seconds,
             clock=clock,
             random=random,

@@ -35,13 +35,13 @@ class ConcurrencyLimiter:
     while it is the bottleneck.
     """
 
-    def __init__(self, most: int, *, start: int = 64, clock: Clock = SYSTEM_CLOCK) -> None:
-        """:param most: upper bound of the limit.
+    def __init__(self, max_limit: int, *, start: int = 64, clock: Clock = SYSTEM_CLOCK) -> None:
+        """:param max_limit: upper bound of the limit.
         :param start: initial limit, high enough for a few trees with eight calls each to start without waiting for it to
             grow.
         """
-        self._most = most
-        self._limit = float(min(start, most))
+        self._max_limit = max_limit
+        self._limit = float(min(start, max_limit))
         self._clock = clock
         self._tickets = count()
         self._waiting: list[tuple[int, asyncio.Future[Permit]]] = []
@@ -92,7 +92,7 @@ class ConcurrencyLimiter:
         :param pause: seconds without new permits.
         """
         if good and permit.round == self._round and self.in_flight >= self.limit:
-            self._limit = min(self._most, self._limit + (1 / self._limit if self._pushed_back else 1))
+            self._limit = min(self._max_limit, self._limit + (1 / self._limit if self._pushed_back else 1))
         elif overloaded and permit.round == self._round:
             self._limit = max(1.0, self._limit / 2)
             self._round += 1
@@ -182,19 +182,19 @@ class Retrier:
         self,
         limiter: ConcurrencyLimiter,
         *,
-        most: int,
+        max_requests: int,
         seconds: float,
         clock: Clock = SYSTEM_CLOCK,
         random: Random | None = None,
         throttle: Callable[[], Awaitable[None]] | None = None,
     ) -> None:
-        """:param most: maximum number of requests per call.
+        """:param max_requests: maximum number of requests per call.
         :param seconds: time for one call, from its first request on.
         :param random: source of the jitter of pauses.
         :param throttle: waits for the slot of a request, under a rate limit.
         """
         self._limiter = limiter
-        self._most = most
+        self._max_requests = max_requests
         self._seconds = seconds
         self._clock = clock
         self._random = random or Random()
@@ -220,7 +220,7 @@ class Retrier:
             except RequestError as error:
                 error.attempts = attempt
                 pause = self._pause(error, attempt)
-                if not error.retry or attempt >= self._most or self._clock.now() + pause >= deadline:
+                if not error.retry or attempt >= self._max_requests or self._clock.now() + pause >= deadline:
                     raise
             if pause:
                 await self._clock.sleep(pause)
@@ -261,5 +261,5 @@ class Retrier:
             return 0.0
         if error.retry_after is not None:
             return error.retry_after
-        longest = min(_MAX_PAUSE, _FIRST_PAUSE * 2 ** (attempt - 1))
-        return longest * self._random.uniform(0.5, 1.0)
+        pause = min(_MAX_PAUSE, _FIRST_PAUSE * 2 ** (attempt - 1))
+        return pause * self._random.uniform(0.5, 1.0)

@@ -198,8 +198,8 @@ def _parts(parts: tuple[Part, ...]) -> Iterator[dict[str, Any]]:
                 signature = part.state.get(_SIGNATURE)
                 yield {"functionCall": call, **({_SIGNATURE: signature} if signature else {})}
             case ToolReply():
-                gave = {"error" if part.failed else "output": text_of(part.parts)}
-                yield {"functionResponse": {"id": part.call, "name": part.name, "response": gave}}
+                response = {"error" if part.failed else "output": text_of(part.parts)}
+                yield {"functionResponse": {"id": part.call, "name": part.name, "response": response}}
                 pictures += [reply_part for reply_part in part.parts if isinstance(reply_part, ImagePart)]
     yield from map(_picture, pictures)
 

@@ -153,9 +153,9 @@ class OpenAiApi:
     name = "openai"
     """Name in settings."""
 
-    def __init__(self, longest: str = "max_tokens") -> None:
-        """:param longest: name of the `max_tokens` field at this endpoint."""
-        self._longest = longest
+    def __init__(self, max_tokens_field: str = "max_tokens") -> None:
+        """:param max_tokens_field: name of the `max_tokens` field at this endpoint."""
+        self._max_tokens_field = max_tokens_field
 
     def headers(self, key: str) -> dict[str, str]:
         """Return the headers of every request."""
@@ -170,7 +170,7 @@ class OpenAiApi:
                 "messages": chat_messages(instructed(call)),
                 "temperature": sampling.temperature,
                 "top_p": sampling.top_p,
-                self._longest: sampling.max_tokens,
+                self._max_tokens_field: sampling.max_tokens,
                 "seed": sampling.seed,
                 "stop": sampling.stop or None,
                 "response_format": response_format(

@@ -61,7 +61,7 @@ async def test_every_attempt_waits_for_a_slot_and_the_time_of_a_call_begins_at_t
     slots = LocalRateLimiter(clock)
     address = find_address(ModelSettings(name="painter", base_url="http://127.0.0.1:1/v1"), {})
     wait = ModelThrottle(slots, address, 60 / 0.97, clock).wait
-    retrier = Retrier(ConcurrencyLimiter(8, clock=clock), most=3, seconds=50, clock=clock, throttle=wait)
+    retrier = Retrier(ConcurrencyLimiter(8, clock=clock), max_requests=3, seconds=50, clock=clock, throttle=wait)
     for _ in range(100):
         await wait()
     told: list[tuple[float, float]] = []
@@ -79,7 +79,7 @@ async def test_every_attempt_waits_for_a_slot_and_the_time_of_a_call_begins_at_t
 @pytest.mark.promise("models:rates")
 async def test_a_call_that_is_cancelled_while_it_waits_for_a_slot_gives_its_permit_back() -> None:
     limiter = ConcurrencyLimiter(1)
-    retrier = Retrier(limiter, most=1, seconds=10, throttle=anyio.sleep_forever)
+    retrier = Retrier(limiter, max_requests=1, seconds=10, throttle=anyio.sleep_forever)
     async with anyio.create_task_group() as tasks:
 
         async def answer(_: float) -> None:
