@@ -5,24 +5,31 @@ import warnings
 from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from os import PathLike
 from typing import Any, Self, TypeAlias
+from urllib.parse import urlsplit
 
 import anyio
 import msgspec
 from msgspec import Struct
+from pydantic import SecretStr
 
 from agentflow._typeguards import is_list, is_mapping, is_object
 from agentflow.actors import together
 from agentflow.errors import ConfigurationError, ErrorKind, ToolFailure
-from agentflow.sandbox._opening import Target, settings_for, tool_host_for
-from agentflow.sandbox._tool_host import ToolHost, canonical_backend, documented_arguments
+from agentflow.sandbox._api_tools import api_backends
+from agentflow.sandbox._settings import SandboxSettings
+from agentflow.sandbox._tool_host import LocalToolHost, ToolHost, canonical_backend, documented_arguments
+from agentflow.settings import load_settings
 from agentflow.telemetry import conventions, tool_operation
-from mcp_servers import BACKENDS, Backend, TextContent, Tool, ToolResult
-from mcp_servers.core import ProgressSink, did_you_mean
+from mcp_servers import BACKENDS, Backend, TextContent, Tool, ToolResult, load_backend
+from mcp_servers.core import ProgressSink, check_runtime, did_you_mean
 from runtimes import Runtime
 
 logger = logging.getLogger(__name__)
 
+Target: TypeAlias = str | PathLike[str] | SandboxSettings | None
+"""A server's URL, a settings file, settings, or `None` for the defaults."""
 GRACE_SECONDS = 5.0
 """Seconds to wait beyond a call's timeout: the tool ends its work first and returns its output."""
 END_SECONDS = 30.0
@@ -183,9 +190,9 @@ class Sandbox:
         :param auto_start: start a server on this machine if none answers at the URL; it stops with this sandbox.
         :raises ConfigurationError: if an argument can't be used, in one line.
         """
-        settings = settings_for(target, token=token, auto_start=auto_start)
+        settings = _settings_for(target, token=token, auto_start=auto_start)
         self._describe(
-            tool_host_for(settings, backends, runtime), settings.timeout if timeout is None else timeout
+            _tool_host_for(settings, backends, runtime), settings.timeout if timeout is None else timeout
         )
 
     def _describe(self, host: ToolHost, timeout: float | None) -> None:
@@ -472,3 +479,88 @@ def _bound(execute: Execute, call: Call, number: int) -> Callable[[], Awaitable[
             f"call {number} of the batch: needs a 'tool', and may have 'arguments' and a 'timeout'"
         )
     return partial(execute, tool, arguments, timeout=timeout)
+
+
+def _settings_for(target: Target, *, token: str | None, auto_start: bool | None) -> SandboxSettings:
+    """Return the settings of a target.
+
+    :raises ConfigurationError: if a settings file can't be used.
+    """
+    if isinstance(target, SandboxSettings):
+        settings = target
+    elif isinstance(target, str) and target.startswith(("http://", "https://")):
+        settings = SandboxSettings(server_url=target)
+    elif target is not None:
+        settings = load_settings(SandboxSettings, str(target))
+    else:
+        settings = SandboxSettings()
+    changes: dict[str, object] = {}
+    if token is not None:
+        changes["token"] = SecretStr(token)
+    if auto_start is not None:
+        changes["auto_start"] = auto_start
+    return settings.model_copy(update=changes)
+
+
+def _tool_host_for(
+    settings: SandboxSettings, backends: Sequence[str | Backend] | None, runtime: Runtime | None
+) -> ToolHost:
+    """Return the tool host, not open yet.
+
+    :raises ConfigurationError: for an unknown backend, or a contradictory combination.
+    """
+    if settings.server_url is None:
+        check_runtime(settings.runtime)
+        chosen = _backends(settings, backends)
+        loaded = {name: backend for name, backend in chosen.items() if backend is not None}
+        return LocalToolHost(
+            _by_own_names(settings, loaded),
+            [*loaded.values(), *api_backends(settings.apis)],
+            runtime,
+            unloaded=[name for name in chosen if name not in loaded],
+        )
+    if runtime is not None or any(isinstance(backend, Backend) for backend in backends or ()):
+        raise ConfigurationError(
+            "a remote sandbox takes no backend or runtime objects: give them to the server, or leave out the address"
+        )
+    from agentflow.sandbox._launch import ServerLauncher
+    from agentflow.sandbox._remote import RemoteToolHost  # the protocol's client is heavy
+
+    url = _endpoint(settings.server_url)
+    token = None if settings.token is None else settings.token.get_secret_value()
+    launcher = ServerLauncher(url, settings) if settings.auto_start else None
+    return RemoteToolHost(
+        url, token, launcher, spare=settings.hang_seconds, wall=settings.limits.wall_seconds
+    )
+
+
+def _endpoint(url: str) -> str:
+    """Return the endpoint of all backends together, if the URL is only the server's."""
+    return url if urlsplit(url).path.strip("/") else f"{url.rstrip('/')}/mcp"
+
+
+def _backends(settings: SandboxSettings, wanted: Sequence[str | Backend] | None) -> dict[str, Backend | None]:
+    """Return backends by the name used in settings; those known by name are loaded at first use."""
+    backends: dict[str, Backend | None] = {}
+    for backend in (settings.backend_names or BACKENDS) if wanted is None else wanted:
+        name = backend.name if isinstance(backend, Backend) else canonical_backend(backend)
+        if name in backends:
+            raise ConfigurationError(f"backend {name!r} is there already: name each one once")
+        if isinstance(backend, Backend):
+            backends[name] = backend
+        else:
+            backends[name] = None if name in BACKENDS else load_backend(name)
+    return backends
+
+
+def _by_own_names(settings: SandboxSettings, loaded: Mapping[str, Backend]) -> SandboxSettings:
+    """Return the settings with a backend's own name in place of its import path."""
+    own_names = {name: backend.name for name, backend in loaded.items()}
+    return settings.model_copy(
+        update={
+            "backends": {
+                own_names.get(name, name): values for name, values in settings.backend_settings.items()
+            },
+            "warmup": [own_names.get(name, name) for name in settings.warmup_names],
+        }
+    )
