@@ -7,7 +7,7 @@ that fails for good is a `ModelFailure` with a closed kind; a run that can't con
 from agentflow.models._accounts import Accounts
 from agentflow.models._connection import ChatClient, ModelConnection, model_failures
 from agentflow.models._conversations import ConversationIndex, ConversationMatch, message_digests
-from agentflow.models._endpoints import ModelEndpoints, RejectionMemory
+from agentflow.models._endpoints import ModelEndpoints, RateLimiter, RejectionMemory
 from agentflow.models._model import OFFLINE, OpenModel, Statistics, make_model
 from agentflow.models._protocol import (
     Call,
@@ -28,7 +28,6 @@ from agentflow.models._protocol import (
     reply_of,
 )
 from agentflow.models._providers import PROVIDERS, has_replicas, is_loopback
-from agentflow.models._retries import RateLimiter
 from agentflow.models._settings import (
     RENAMED_MODEL_KEYS,
     SERVER_PREFIXES,

@@ -6,9 +6,9 @@ from pydantic import SecretStr
 
 from agentflow.errors import ModelFailureKind
 from agentflow.models import ModelSettings
+from agentflow.models._endpoints import ConcurrencyLimiter, LocalRateLimiter, ModelThrottle, Retrier
 from agentflow.models._providers import find_address
 from agentflow.models._request_error import RequestError
-from agentflow.models._retries import ConcurrencyLimiter, LocalRateLimiter, ModelThrottle, Retrier
 from agentflow.testing import VirtualClock
 from tests.agentflow.models._serving import HastyClock
 

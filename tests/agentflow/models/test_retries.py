@@ -5,8 +5,8 @@ from random import Random
 import pytest
 
 from agentflow.errors import ModelFailureKind
+from agentflow.models._endpoints import ConcurrencyLimiter, Retrier
 from agentflow.models._request_error import RequestError
-from agentflow.models._retries import ConcurrencyLimiter, Retrier
 from tests.agentflow.models._serving import HastyClock
 
 
