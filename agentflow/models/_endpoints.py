@@ -334,19 +334,19 @@ class RejectedParameters:
         """Add the parameter that an error names; return false if it names none."""
         if error.status not in {400, 422}:
             return False
-        written = _fields(request)
-        sent = {instead.get(name, name): name for name in _OPTIONAL if name in written}
+        fields = _fields(request)
+        sent = {instead.get(name, name): name for name in _OPTIONAL if name in fields}
         sent.pop("", None)
         code, param, text = _described(error.body)
-        named = param if param in sent and code in _UNSUPPORTED else None
-        if named is None:
+        rejected = param if param in sent and code in _UNSUPPORTED else None
+        if rejected is None:
             # `temperature and top_p cannot both be specified`: the last one is left out.
-            named = next((name for name in reversed(sent) if _rejects(name).search(text)), None)
-        if named is None:
+            rejected = next((name for name in reversed(sent) if _rejects(name).search(text)), None)
+        if rejected is None:
             return False
-        other = _OTHER_NAMES.get(named, "")
-        renames = sent[named] == named and other and other not in sent and other in text
-        instead[sent[named]] = other if renames else ""
+        new_name = _OTHER_NAMES.get(rejected, "")
+        renames = sent[rejected] == rejected and new_name and new_name not in sent and new_name in text
+        instead[sent[rejected]] = new_name if renames else ""
         return True
 
 

@@ -292,8 +292,10 @@ def _escaped(part: Part) -> Part:
         case TextPart():
             return _escaped_text(part)
         case ToolReply(parts=parts):
-            kept = tuple(item if isinstance(item, ImagePart) else _escaped_text(item) for item in parts)
-            return replace(part, parts=kept)
+            escaped_parts = tuple(
+                item if isinstance(item, ImagePart) else _escaped_text(item) for item in parts
+            )
+            return replace(part, parts=escaped_parts)
         case ToolCall(arguments=arguments, raw_arguments=raw):
             escaped_arguments = escape_all_special_tokens(arguments)
             return replace(

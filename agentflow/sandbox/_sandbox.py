@@ -311,8 +311,8 @@ class Sandbox:
         :raises ToolFailure: `tool_not_found`, for a pattern without a match.
         """
         await self.start()
-        wanted = [patterns] if isinstance(patterns, str) else patterns
-        selected = self._host.names_for(wanted).select(wanted)
+        patterns = [patterns] if isinstance(patterns, str) else patterns
+        selected = self._host.names_for(patterns).select(patterns)
         return [_without_session(tool) for tool in selected if tool.backend != "session"]
 
     async def warmup(self, *backends: str) -> None:
@@ -336,9 +336,9 @@ class Sandbox:
         :raises ToolFailure: if there is no such backend, or it can't be made live.
         """
         await self.start()
-        wanted = _settings_by_backend(backends, settings)
-        await self._host.warmup(wanted)
-        await self._session.add(wanted)
+        by_backend = _settings_by_backend(backends, settings)
+        await self._host.warmup(by_backend)
+        await self._session.add(by_backend)
         return await self._session.info()
 
     async def destroy_session(self, *backends: str | Sequence[str]) -> None:
@@ -539,10 +539,10 @@ def _endpoint(url: str) -> str:
     return url if urlsplit(url).path.strip("/") else f"{url.rstrip('/')}/mcp"
 
 
-def _backends(settings: SandboxSettings, wanted: Sequence[str | Backend] | None) -> dict[str, Backend | None]:
+def _backends(settings: SandboxSettings, chosen: Sequence[str | Backend] | None) -> dict[str, Backend | None]:
     """Return backends by the name used in settings; those known by name are loaded at first use."""
     backends: dict[str, Backend | None] = {}
-    for backend in (settings.backend_names or BACKENDS) if wanted is None else wanted:
+    for backend in (settings.backend_names or BACKENDS) if chosen is None else chosen:
         name = backend.name if isinstance(backend, Backend) else canonical_backend(backend)
         if name in backends:
             raise ConfigurationError(f"backend {name!r} is there already: name each one once")

@@ -133,8 +133,8 @@ def canonical_backend(name: str) -> str:
 def _as_alias(alias: str, tool: Tool) -> Tool:
     """Return a tool under an alias, without the arguments that the alias implies."""
     schema = msgspec.convert(tool.input_schema.get("properties", {}), dict[str, object])
-    shown = {name: kind for name, kind in schema.items() if name not in _PINNED[alias]}
-    return replace(tool, called=alias, input_schema={**tool.input_schema, "properties": shown})
+    properties = {name: kind for name, kind in schema.items() if name not in _PINNED[alias]}
+    return replace(tool, called=alias, input_schema={**tool.input_schema, "properties": properties})
 
 
 _SEPARATORS: Final = str.maketrans(":-.", "___")
@@ -238,7 +238,7 @@ class ToolHost(ABC):
     def names(self) -> Names:
         """The tools, by all their names; known once the host is open."""
 
-    def names_for(self, wanted: Iterable[str]) -> Names:
+    def names_for(self, patterns: Iterable[str]) -> Names:
         """Return the names, after loading the tools that these names and patterns may mean.
 
         :raises ToolFailure: `unavailable`, if they can't be loaded.
@@ -331,9 +331,9 @@ class LocalToolHost(ToolHost):
         last = len(self._order)
         return Names(sorted(self._table.tools, key=lambda tool: self._order.get(tool.backend, last)))
 
-    def names_for(self, wanted: Iterable[str]) -> Names:
+    def names_for(self, patterns: Iterable[str]) -> Names:
         """Return the names after loading the backends that they may mean."""
-        for name in wanted:
+        for name in patterns:
             if not self._unloaded:
                 break
             backend = backend_of(name)

@@ -314,7 +314,7 @@ class Sessions:
         self._sessions: dict[str, Session] = {}
         quotas = {client: quota.sessions for client, quota in limits.clients.items()}
         self._shares = Shares(limits.sessions, quotas)
-        self._kept: dict[str, _KeptResults] = {}
+        self._results: dict[str, _KeptResults] = {}
         self._closed = False
 
     def __len__(self) -> int:
@@ -359,8 +359,8 @@ class Sessions:
 
     def links(self, principal: str) -> tuple[ResourceLink, ...]:
         """Return links to the resources of the principal's sessions; a resource shared by forks appears once."""
-        kept = {resource.uri: resource for store in self._stores(principal) for resource in store}
-        return tuple(resource.link for resource in kept.values())
+        resources = {resource.uri: resource for store in self._stores(principal) for resource in store}
+        return tuple(resource.link for resource in resources.values())
 
     def keep(self, principal: str, name: str, mime: str, data: bytes) -> ResourceLink:
         """Keep a part of a result that its client cannot receive; the oldest are dropped beyond `kept_bytes` per principal.
@@ -371,22 +371,23 @@ class Sessions:
             for resource in store:
                 if resource.data is data:
                     return resource.link
-        kept = self._kept.get(principal)
-        if kept is None:
-            kept = self._kept[principal] = _KeptResults(
+        results = self._results.get(principal)
+        if results is None:
+            results = self._results[principal] = _KeptResults(
                 self._handles(), ResourceStore(self._limits.kept_bytes)
             )
         if len(data) > self._limits.kept_bytes:
             # Kept alone rather than truncated.
-            kept.resources = ResourceStore(len(data))
-        kept.count += 1
-        resource = Resource(f"agentflow://{kept.handle}/{kept.count}/{name}", name, mime, data)
-        kept.resources.put(resource)
+            results.resources = ResourceStore(len(data))
+        results.count += 1
+        resource = Resource(f"agentflow://{results.handle}/{results.count}/{name}", name, mime, data)
+        results.resources.put(resource)
         return resource.link
 
     def _stores(self, principal: str) -> Sequence[ResourceStore]:
-        kept = self._kept.get(principal)
-        return [*(session.resources for session in self.list(principal)), *([kept.resources] if kept else [])]
+        stores = [session.resources for session in self.list(principal)]
+        results = self._results.get(principal)
+        return stores if results is None else [*stores, results.resources]
 
     async def start(
         self,
@@ -403,8 +404,8 @@ class Sessions:
         :raises ToolFailure: `busy` at the limit, `bad_arguments` for an unknown backend, `not_found` if those files were
             not kept.
         """
-        wanted: dict[str, None] = dict.fromkeys([*backends, *(settings or {})])
-        for name in wanted:
+        live_backends: dict[str, None] = dict.fromkeys([*backends, *(settings or {})])
+        for name in live_backends:
             self._backend(name)
         with ExitStack() as opened:
             files = None if files_of is None else await self._kept_files(files_of, principal)
@@ -414,7 +415,7 @@ class Sessions:
             try:
                 if files is not None:
                     await self._load(session, files)
-                await self._make_all_live(session, wanted)
+                await self._make_all_live(session, live_backends)
             except BaseException:
                 await self.end(session)
                 raise

@@ -468,7 +468,7 @@ def tools_of(owner: object, backend: str, cards: Path | None = None) -> tuple[To
 
     :param cards: TOML file with `limits` and `practices` by verb, for tools that declare none.
     """
-    written = {} if cards is None else _read_cards(cards)
+    cards_by_verb = {} if cards is None else _read_cards(cards)
     names = dict.fromkeys(name for kind in reversed(type(owner).__mro__) for name in vars(kind))
     tools: list[Tool] = []
     for name in names:
@@ -476,10 +476,10 @@ def tools_of(owner: object, backend: str, cards: Path | None = None) -> tuple[To
         if isinstance(mark, _ToolMark):
             method = getattr(owner, name)
             mark.signature = mark.signature or Signature.of(method)
-            made = mark.define(method, backend=backend, signature=mark.signature)
-            card = written.get(made.verb, _Card())
-            limits, practices = made.limits or card.limits, made.practices or card.practices
-            tools.append(replace(made, limits=limits, practices=practices))
+            definition = mark.define(method, backend=backend, signature=mark.signature)
+            card = cards_by_verb.get(definition.verb, _Card())
+            limits, practices = definition.limits or card.limits, definition.practices or card.practices
+            tools.append(replace(definition, limits=limits, practices=practices))
     return tuple(tools)
 
 

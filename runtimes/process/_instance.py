@@ -378,9 +378,9 @@ class ProcessInstance:
             raise ValueError("offset and length can't be negative")
         fd = (await self._file("open", path)).fds[0]
         try:
-            there = max(0, os.fstat(fd).st_size - offset)
-            wanted = there if length is None else min(there, length)
-            return await _off_loop(lambda: _read(fd, offset, wanted), wanted)
+            size = max(0, os.fstat(fd).st_size - offset)
+            size = size if length is None else min(size, length)
+            return await _off_loop(lambda: _read(fd, offset, size), size)
         finally:
             os.close(fd)
 

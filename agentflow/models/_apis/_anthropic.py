@@ -199,6 +199,6 @@ def _blocks(parts: list[Part]) -> Iterator[dict[str, Any]]:
             case ToolCall():
                 yield {"type": "tool_use", "id": part.id, "name": part.name, "input": arguments_object(part)}
             case ToolReply():
-                shown = list(_blocks(list(part.parts)))
-                reply: dict[str, Any] = {"type": "tool_result", "tool_use_id": part.call, "content": shown}
+                content = list(_blocks(list(part.parts)))
+                reply: dict[str, Any] = {"type": "tool_result", "tool_use_id": part.call, "content": content}
                 yield {**reply, "is_error": True} if part.failed else reply

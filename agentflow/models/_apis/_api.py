@@ -189,12 +189,12 @@ def parse_call(
     identifier: str, name: str, raw: str | dict[str, Any] | None, state: dict[str, Any] | None = None
 ) -> ToolCall:
     """Parse a tool call from its arguments, which some endpoints give as text."""
-    written = raw if isinstance(raw, str) else msgspec.json.encode(raw or {}).decode()
+    raw_arguments = raw if isinstance(raw, str) else msgspec.json.encode(raw or {}).decode()
     try:
-        arguments: object = decode_json(written or "{}")
+        arguments: object = decode_json(raw_arguments or "{}")
     except JsonError:
         arguments = None
-    return ToolCall(identifier, name, arguments if is_object(arguments) else None, written, state or {})
+    return ToolCall(identifier, name, arguments if is_object(arguments) else None, raw_arguments, state or {})
 
 
 def arguments_text(call: ToolCall) -> str:
@@ -334,7 +334,7 @@ def without_const(schema: dict[str, Any]) -> dict[str, Any]:
 def _nested(name: str, value: Any, change: Callable[[dict[str, Any]], object]) -> object:  # noqa: ANN401 - any part of a schema
     """Apply a change to the schemas that a keyword holds."""
     if name in ("properties", "$defs"):
-        return {inner: change(of) for inner, of in value.items()}
+        return {inner: change(member) for inner, member in value.items()}
     if name in ("anyOf", "allOf", "oneOf"):
-        return [change(of) for of in value]
+        return [change(member) for member in value]
     return change(value) if is_object(value) else value

@@ -173,10 +173,10 @@ def _calls(parts: list[_Part], body: bytes) -> Iterator[ToolCall]:
     for number, part in enumerate(parts):
         if (call := part.function_call) is not None:
             arguments = call.args or {}
-            written = msgspec.json.encode(arguments).decode()
+            raw_arguments = msgspec.json.encode(arguments).decode()
             # The API refuses later turns without the signature.
             state = {_SIGNATURE: part.thought_signature} if part.thought_signature else {}
-            yield ToolCall(call.id or call_id(body, number), call.name, arguments, written, state)
+            yield ToolCall(call.id or call_id(body, number), call.name, arguments, raw_arguments, state)
 
 
 def _content_fields(message: Message) -> dict[str, Any]:
