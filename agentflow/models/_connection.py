@@ -168,14 +168,13 @@ class ChatClient(EndpointClient):
             raise ConfigurationError("stream: streaming is not supported; leave it out")
         model = str(params.get("model", self._address.model))
         body = msgspec.json.encode({"model": model, **params})
-        outgoing = EncodedRequest(self._api.path(model), body)
+        request = EncodedRequest(self._api.path(model), body)
         try:
-            answer = await self._retrier.run(partial(self._ask, model, outgoing))
+            answer, read = await self._retrier.run(partial(self._ask, model, request))
         except RequestError as error:
             raise _error_of(error, self._endpoint.url) from None
         from openai.types.chat import ChatCompletion
 
-        read = self._endpoint.read(answer, len(body))
         usage = read.usage
         self._accounts.add(self._role, usage, self._settings.cost(usage), model=self._settings.name)
         if read.usage_problem:
@@ -194,14 +193,15 @@ class ChatClient(EndpointClient):
                 choice.message = choice.message.model_copy(update=parts)
         return completion
 
-    async def _ask(self, model: str, outgoing: EncodedRequest, seconds: float) -> bytes:
+    async def _ask(
+        self, model: str, request: EncodedRequest, seconds: float
+    ) -> tuple[bytes, Completion[None]]:
         self._accounts.check()
-        answer = await self._endpoint.post(model, outgoing, seconds)
+        answer = await self._endpoint.post(model, request, seconds)
         try:
-            self._endpoint.read(answer, len(outgoing.body))
+            return answer, self._endpoint.read(answer, len(request.body))
         except DECODE_ERRORS as error:
             raise undecodable(error, answer) from None
-        return answer
 
 
 def _error_of(error: RequestError, url: str) -> "APIError":
