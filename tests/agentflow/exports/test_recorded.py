@@ -93,7 +93,7 @@ async def test_images_of_recorded_conversations_are_parts_and_files(tmp_path: Pa
         dialect="chat", messages=messages, images={first.hash: shown[0], second.hash: shown[1]}
     )
     async with registry_at(tmp_path / "gateway") as registry:
-        await registry.collector.offer(offers("t@0", size=1))
+        await registry.slots.offer(offers("t@0", size=1))
         begun = await registry.begin(OWNER)
         assert begun is not None
         live, name = registry.find(begun.keys[""])
@@ -272,7 +272,7 @@ def test_a_tuning_exports_the_conversations_of_its_episodes_and_none_of_its_vali
 async def test_a_gateway_alone_exports_each_agent_and_a_damaged_one_is_one_line(tmp_path: Path) -> None:
     agents = {"wolf": AgentSettings(trained=True), "owl": AgentSettings(trained=True)}
     async with registry_at(tmp_path / "run", GatewaySettings(agents=agents)) as registry:
-        await registry.collector.offer(offers("t", size=2))
+        await registry.slots.offer(offers("t", size=2))
         for is_ended in (True, False):
             begun = await registry.begin(OWNER)
             assert begun is not None

@@ -176,7 +176,7 @@ async def check_rows(count: int, folder: Path) -> None:
             rows: list[Any] = []
             for place, kind in enumerate(kinds):
                 offer = EpisodeOffer(id=f"{number}/{place}", group=str(number), task=task(), seed=str(number))
-                await registry.collector.offer([offer])
+                await registry.slots.offer([offer])
                 begun = await registry.begin(OWNER)
                 assert begun is not None
                 before = len(engine.told)
