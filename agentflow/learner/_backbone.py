@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from agentflow.learner._rows import Row
     from agentflow.learner.losses import LossSettings
+    from agentflow.learner.packing import Row
 
 
 Figures = dict[str, float]

@@ -18,10 +18,10 @@ from agentflow.learner._config import FROZEN, POLICY, TrainConfig
 from agentflow.learner._engine import policy_at
 from agentflow.learner._episode_runner import open_episode_runner
 from agentflow.learner._group_rollout import GroupRollout
-from agentflow.learner._groups import EpisodeResult, Group, Sample
-from agentflow.learner._rows import Row
-from agentflow.learner._task_order import TaskDraw, TaskOrder
+from agentflow.learner._groups import EpisodeResult, Group, Sample, TaskDraw
+from agentflow.learner._sources import TaskOrder
 from agentflow.learner.losses import LossSettings, advantages_of, loss_of, rows_of
+from agentflow.learner.packing import Row
 from agentflow.models import OFFLINE, ModelSettings, has_replicas
 from agentflow.rollouts import Assignment
 from agentflow.scoring import Metric

@@ -10,7 +10,7 @@ import numpy as np
 from msgspec import Struct, field
 from numpy.typing import NDArray
 
-from agentflow.learner._rows import PER_TRAINED_TOKEN, Row
+from agentflow.learner.packing import PER_TRAINED_TOKEN, Row
 
 Arrays = Mapping[str, NDArray[Any]]
 """Arrays by name."""

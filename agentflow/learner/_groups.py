@@ -1,16 +1,32 @@
-"""Samples, the groups of a task, and the batch of a step."""
+"""Samples, the groups of a drawn task, the batch of a step, and the figures of both.
 
+Among the figures is the signal of a step: warnings tell when groups or a class of tasks no longer give any.
+"""
+
+import re
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from enum import StrEnum
 from itertools import islice
 from math import prod
 from statistics import fmean, pstdev
-from typing import Self
+from typing import Final, NamedTuple, Self
 
 from msgspec import Struct, field
 
-from agentflow.trace import Episode, Failure, Plan, Reply, Tokens, Tree
+from agentflow.telemetry import get_logger
+from agentflow.trace import Episode, Failure, Plan, Reply, Task, Tokens, Tree, tokens_of
+
+logger = get_logger(__name__)
+
+MAX_CLASSES: Final = 20
+"""Maximum number of classes with figures of their own."""
+SHARE: Final = 0.8
+"""Share of groups with equal rewards from which a step counts as one without signal."""
+STEPS: Final = 5
+"""Consecutive steps without signal before a warning."""
+_KEYS: Final = ("class", "source")
+_NAME_CHARS: Final = 40
 
 
 class Sample(Struct, frozen=True, kw_only=True):
@@ -35,6 +51,25 @@ class Sample(Struct, frozen=True, kw_only=True):
     """Additional reward of each call, in order; empty: none. See docs/losses.md."""
     details: dict[str, float] = field(default_factory=dict[str, float])
     """Figures of the episode: turns, tool errors, …"""
+
+
+class TaskDraw(Struct, frozen=True):
+    """A task drawn for a group of episodes."""
+
+    number: int
+    """Number of the draw, from 0. It determines the task and the randomness of its episodes."""
+    task: Task
+    """The task."""
+
+    @property
+    def group(self) -> str:
+        """Name of its group: a task drawn again has another group."""
+        return f"{self.task.id}@{self.number}"
+
+    @property
+    def task_class(self) -> str:
+        """Class of its task; empty if it has none."""
+        return class_of(self.task)
 
 
 class FailureCause(StrEnum):
@@ -76,10 +111,7 @@ class EpisodeResult(Struct, frozen=True, kw_only=True):
         if self.episode is None:
             return int(sum(sample.details.get("sampled_tokens", 0.0) for sample in self.samples))
         return sum(
-            len(tokens.sampled)
-            for exchange in self.episode.exchanges
-            if exchange.tokens is not None
-            for tokens in (*exchange.unusable, exchange.tokens)
+            len(tokens.sampled) for exchange in self.episode.exchanges for tokens in tokens_of(exchange)
         )
 
 
@@ -152,6 +184,13 @@ class Batch(Struct, frozen=True, kw_only=True):
         return Counter(str(failure.kind) for group in self.groups for failure in group.failures)
 
 
+def class_of(task: Task) -> str:
+    """Return the class of a task: its field `class`, else `source`; empty if it has none."""
+    found = (task.metadata.get(key) for key in _KEYS)
+    name = next((str(value) for value in found if isinstance(value, str | int) and str(value)), "")
+    return re.sub(r"[^\w.-]+", "_", name)[:_NAME_CHARS]
+
+
 def sample_of(
     episode: Episode,
     *,
@@ -167,10 +206,7 @@ def sample_of(
     :param version: weights at its beginning; a version reported by the engine for a call takes precedence.
     """
     calls = tuple(
-        tokens
-        for exchange in episode.exchanges
-        if exchange.role in trained and exchange.tokens is not None
-        for tokens in (*exchange.unusable, exchange.tokens)
+        tokens for exchange in episode.exchanges if exchange.role in trained for tokens in tokens_of(exchange)
     )
     turns = episode.turns
     return sample_of_calls(
@@ -245,11 +281,7 @@ def samples_of_tree(
             continue
         path = tree.path(leaf.id)
         calls = tuple(
-            tokens
-            for node in path
-            for reply in plans.get(node.id, ())
-            for tokens in (*reply.unusable, reply.tokens)
-            if tokens is not None
+            tokens for node in path for reply in plans.get(node.id, ()) for tokens in tokens_of(reply)
         )
         samples.append(
             Sample(
@@ -303,7 +335,104 @@ def batch_figures(batch: Batch) -> dict[str, float]:
     return figures
 
 
+def rewards_by_class(rewards: Iterable[tuple[str, float]], prefix: str) -> dict[str, float]:
+    """Return the mean reward of each class as figures; none if there is a single class, or too many.
+
+    :param rewards: class and reward of each group or task.
+    """
+    by_class: dict[str, list[float]] = {}
+    for name, reward in rewards:
+        by_class.setdefault(name, []).append(reward)
+    if not 2 <= len(by_class) <= MAX_CLASSES:
+        return {}
+    return {f"{prefix}/{name or 'none'}": fmean(values) for name, values in sorted(by_class.items())}
+
+
+def signal_figures(batch: Batch) -> dict[str, float]:
+    """Return the share of all sampled groups whose rewards are equal, and the mean reward of each class."""
+    outcomes = _outcomes(batch)
+    if not outcomes:
+        return {}
+    return {
+        "groups/no_signal": fmean(outcome.is_flat for outcome in outcomes),
+        **rewards_by_class(((outcome.task_class, outcome.reward) for outcome in outcomes), "reward/class"),
+    }
+
+
 def _version(calls: Collection[Tokens], version: int) -> float:
     """Return the oldest version that sampled a call, at least the given one."""
     oldest = min((int(call.version) for call in calls if call.version.isdigit()), default=version)
     return float(max(oldest, version))
+
+
+class _GroupOutcome(NamedTuple):
+    """Outcome of a sampled group."""
+
+    task_class: str
+    reward: float
+    is_flat: bool
+
+
+class SignalWatch:
+    """Logs advice once when most groups, or all of a class, have had equal rewards for several steps."""
+
+    def __init__(self) -> None:
+        self._flat_steps = 0
+        self._advised = False
+        self._flat_steps_of: Counter[str] = Counter()
+        self._warned: set[str] = set()
+
+    def add(self, batch: Batch) -> None:
+        """Take the outcomes of a step into account."""
+        outcomes = _outcomes(batch)
+        if not outcomes:
+            return
+        is_flat = fmean(outcome.is_flat for outcome in outcomes) > SHARE
+        self._flat_steps = self._flat_steps + 1 if is_flat else 0
+        if self._flat_steps >= STEPS and not self._advised:
+            self._advised = True
+            solved = fmean(outcome.reward for outcome in outcomes) > 0.5
+            logger.warning(
+                "most groups give no signal: their rewards are equal",
+                step=batch.step,
+                advice=f"use {'harder tasks' if solved else 'easier tasks or examples in the prompt'}, larger groups "
+                "(schedule.episodes_per_task), a higher temperature, or schedule.replace_equal",
+            )
+        by_class: dict[str, list[_GroupOutcome]] = {}
+        for outcome in outcomes:
+            by_class.setdefault(outcome.task_class, []).append(outcome)
+        if len(by_class) <= MAX_CLASSES:
+            self._watch_classes(batch.step, by_class)
+
+    def _watch_classes(self, step: int, by_class: Mapping[str, list[_GroupOutcome]]) -> None:
+        for name, own in by_class.items():
+            others = [
+                outcome for other, outcomes in by_class.items() if other != name for outcome in outcomes
+            ]
+            if not all(outcome.is_flat for outcome in own):
+                self._flat_steps_of[name] = 0
+            elif not all(outcome.is_flat for outcome in others) and _mean(own) < _mean(others):
+                self._flat_steps_of[name] += 1
+            if self._flat_steps_of[name] >= STEPS and name not in self._warned:
+                self._warned.add(name)
+                logger.warning(
+                    "a class of tasks gives no signal while others learn: it is about to be forgotten",
+                    task_class=name or "none",
+                    step=step,
+                    reward=round(_mean(own), 4),
+                    advice="fine-tune on a few right answers first, show an example of it in the prompt, raise its share of the "
+                    "tasks, or use larger groups",
+                )
+
+
+def _outcomes(batch: Batch) -> list[_GroupOutcome]:
+    kept = [
+        _GroupOutcome(group.task_class, fmean(sample.reward for sample in group.samples), group.is_flat)
+        for group in batch.groups
+        if group.samples
+    ]
+    return [*kept, *(_GroupOutcome(group.task_class, group.reward, True) for group in batch.replaced)]
+
+
+def _mean(outcomes: Iterable[_GroupOutcome]) -> float:
+    return fmean(outcome.reward for outcome in outcomes)

@@ -1,7 +1,7 @@
 """The training loop: rollout, step, weight update of the engine, repeat."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, nullcontext
+from dataclasses import dataclass, replace
 from functools import partial
 from statistics import fmean
 from typing import NamedTuple, TypeVar, TypeVarTuple, Unpack
@@ -21,16 +21,21 @@ from agentflow.learner._backbone import (
     with_reference,
 )
 from agentflow.learner._checkpoints import CheckpointError, Checkpoints
-from agentflow.learner._config import Schedule
-from agentflow.learner._engine import ProbeRows, choose_probe
-from agentflow.learner._groups import Batch, Sample, batch_figures, optimizer_parts
+from agentflow.learner._config import TrainConfig
+from agentflow.learner._groups import (
+    Batch,
+    Sample,
+    SignalWatch,
+    batch_figures,
+    optimizer_parts,
+    signal_figures,
+)
 from agentflow.learner._progress import TrainProgress
 from agentflow.learner._rollout_store import CallScores, RolloutStore
-from agentflow.learner._rows import Row
-from agentflow.learner._signal import SignalWatch, signal_figures
 from agentflow.learner._sources import BatchSource
-from agentflow.learner.losses import LossSettings, step_rows
+from agentflow.learner.losses import step_rows
 from agentflow.learner.losses._step import trained_calls
+from agentflow.learner.packing import Row
 from agentflow.runs import Phase
 from agentflow.serving import TOLERANCES
 from agentflow.telemetry import conventions, get_logger, step_operation
@@ -39,19 +44,41 @@ logger = get_logger(__name__)
 
 _SELF_K3 = 1e-8
 """Limit of the KL divergence of the trainer from itself, in the same packing."""
-_NOT_TOLD = np.zeros(0, np.float32)
+_UNKNOWN = np.zeros(0, np.float32)
+
+PROBE_ROWS, PROBE_TOKENS = 8, 256
+"""Maximum size of a probe, but for its first row."""
 
 A = TypeVarTuple("A")
 T = TypeVar("T")
 
-Publish = Callable[[int, ProbeRows | None], Awaitable[Figures]]
-"""Publishes the current weights to the engine, as the given version; compares both on rows, and returns figures."""
-Use = Callable[[Batch], Awaitable[None]]
-"""Marks the episodes of a batch as used, once the batch is on disk."""
-Validate = Callable[[], Awaitable[Mapping[str, float]]]
-"""Evaluates the policy on the held-out tasks."""
-Report = Callable[[int, Mapping[str, float]], None]
-"""Receives the figures of a step."""
+
+class ProbeRows(NamedTuple):
+    """Rows that the engine sampled, on which it is compared with the trainer."""
+
+    rows: Sequence[Row]
+    """Rows, at temperature 1."""
+    before: Sequence[NDArray[np.float32]]
+    """The trainer's log-probabilities before its step; empty: unknown."""
+    noise: float
+    """Root mean square of the differences between engine and trainer before the step; 0: unknown."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoopHooks:
+    """Parts of a run that its loop calls."""
+
+    report: Callable[[int, Mapping[str, float]], None]
+    """Receives the figures of each step."""
+    publish: Callable[[int, ProbeRows | None], Awaitable[Figures]] | None = None
+    """Publishes the current weights to the engine, as the given version; compares both on rows, and returns figures. `None`:
+    there is no engine."""
+    use: Callable[[Batch], Awaitable[None]] | None = None
+    """Marks the episodes of a batch as used, once the batch is on disk. `None`: nothing keeps them."""
+    validate: Callable[[], Awaitable[Mapping[str, float]]] | None = None
+    """Evaluates the policy on the held-out tasks. `None`: there are none."""
+    validation_episodes: int = 0
+    """Number of episodes of a validation, to be shown."""
 
 
 async def in_thread(work: Callable[[Unpack[A]], T], /, *arguments: *A) -> T:
@@ -75,54 +102,35 @@ class Loop:
 
     def __init__(
         self,
+        config: TrainConfig,
         *,
         source: BatchSource,
         backbone: Backbone,
-        loss: LossSettings,
-        schedule: Schedule,
         rollouts: RolloutStore,
         checkpoints: Checkpoints,
         position: LoopPosition,
-        report: Report,
-        publish: Publish | None = None,
-        use: Use | None = None,
-        validate: Validate | None = None,
-        validate_every: int = 10,
-        validates_first: bool = True,
-        validation_episodes: int = 0,
+        hooks: LoopHooks,
         progress: TrainProgress | None = None,
-        running: Callable[[], AbstractAsyncContextManager[None]] = nullcontext,
     ) -> None:
         """Configure it.
 
         :param position: position to start at; the backbone has been restored to it.
-        :param publish: publishes new weights to the engine; `None`: there is no engine.
-        :param use: marks the episodes of a stored batch as used; `None`: nothing keeps them.
-        :param validate: evaluates the policy; `None`: no validation.
-        :param validation_episodes: number of episodes of a validation, to be shown.
         :param progress: measures each phase; `None`: nothing shows it.
-        :param running: keeps the source running while steps are made.
         """
         self.position = position
         """Current position."""
         self.last: Figures = {}
         """Figures of the last step."""
+        self._loss = config.loss
+        self._schedule = config.schedule
+        self._validation = config.validation
         self._source = source
         self._backbone = backbone
-        self._loss = loss
-        self._schedule = schedule
         self._rollouts = rollouts
         self._checkpoints = checkpoints
-        self._report = report
-        self._publish = publish
-        self._use = use
-        self._validate = validate
-        self._validate_every = validate_every
-        self._validates_first = validates_first
-        self._validation_episodes = validation_episodes
-        self._progress = progress or TrainProgress(schedule.steps)
+        self._hooks = hooks
+        self._progress = progress or TrainProgress(config.schedule.steps)
         self._signal = SignalWatch()
-        self._running = running
         self._stopped: RunStopped | None = None
         self._collecting: anyio.CancelScope | None = None
         self._saved = position.step
@@ -144,17 +152,17 @@ class Loop:
         """
         await self._catch_up()
         self._source.resume(self.position.taken, self.position.pending)
-        if self._validate is not None and self._validates_first and self.position.step == 0:
+        if self._hooks.validate is not None and self._validation.eval_on_start and self.position.step == 0:
             self._report_step(0, await self._validated())
-        async with self._running():
+        async with self._source.running():
             while not self._is_done:
                 batch = await self._collect()
                 if batch is None:
                     break
                 await in_thread(self._rollouts.write, batch)
-                if self._use is not None:
+                if self._hooks.use is not None:
                     # After the batch is on disk, and before its step: a step made again reads the stored batch.
-                    await self._use(batch)
+                    await self._hooks.use(batch)
                 with step_operation(batch.step) as operation:
                     with self._progress.during(Phase.STEP):
                         figures = await self._learn(batch)
@@ -239,7 +247,7 @@ class Loop:
         first = np.concatenate(self._backbone.log_probs(rows))
         figures = self._backbone.step(rows, self._loss)
         self._is_self_checked = True
-        if len(again := np.concatenate([_NOT_TOLD, *self._backbone.step_log_probs])) == len(first):
+        if len(again := np.concatenate([_UNKNOWN, *self._backbone.step_log_probs])) == len(first):
             apart = (again - first).astype(np.float64)
             figures["trainer/self_k3"] = float((np.exp(-apart) + apart - 1).mean())
             if not figures["trainer/self_k3"] < _SELF_K3:
@@ -270,7 +278,7 @@ class Loop:
         """Return what the loss of an optimizer step used for each call; the step was just made."""
         log_probs = self._step_log_probs
         if not isinstance(self._backbone, ScoringBackbone):
-            log_probs = [_NOT_TOLD if row.proximal is None else row.proximal for row in part.rows]
+            log_probs = [_UNKNOWN if row.proximal is None else row.proximal for row in part.rows]
         calls = trained_calls([samples[place] for place in part.places], self._loss)
         return [
             CallScores(
@@ -300,22 +308,22 @@ class Loop:
         return rows
 
     async def _publish_weights(self) -> Figures:
-        if self._publish is None:
+        if self._hooks.publish is None:
             return {}
         with self._progress.during(Phase.PUBLICATION):
-            return await self._publish(self._backbone.version, self._probed)
+            return await self._hooks.publish(self._backbone.version, self._probed)
 
     async def _validated(self) -> Figures:
-        assert self._validate is not None, "checked before"
-        with self._progress.during(Phase.VALIDATION, self._validation_episodes):
-            return dict(await self._validate())
+        assert self._hooks.validate is not None, "checked before"
+        with self._progress.during(Phase.VALIDATION, self._hooks.validation_episodes):
+            return dict(await self._hooks.validate())
 
     async def _finish_step(self, figures: Figures) -> None:
         """Validate, save a checkpoint and report, where due."""
         step, schedule = self.position.step, self._schedule
         score = None
         last = schedule.steps is not None and step >= schedule.steps
-        if self._validate is not None and (last or step % self._validate_every == 0):
+        if self._hooks.validate is not None and (last or step % self._validation.eval_steps == 0):
             figures |= await self._validated()
             score = figures.get("validation/score")
         if step % schedule.save_steps == 0 or score is not None:
@@ -344,7 +352,31 @@ class Loop:
 
     def _report_step(self, step: int, figures: Figures) -> None:
         self.last = {**figures, **self._progress.take_seconds()}
-        self._report(step, self.last)
+        self._hooks.report(step, self.last)
+
+
+def choose_probe(rows: Sequence[Row], log_probs: Sequence[NDArray[np.float32]]) -> ProbeRows:
+    """Choose the first rows of a step, which share their prompt, for the comparison after it.
+
+    :param log_probs: the trainer's log-probabilities of the rows before the step; empty: unknown.
+    """
+    count, tokens = 0, 0
+    for row in rows[:PROBE_ROWS]:
+        tokens += len(row.ids)
+        if count and tokens > PROBE_TOKENS:
+            break
+        count += 1
+    chosen = rows[:count]
+    # Over all rows: that of a few tokens may be small by chance, and the comparison would find a difference in noise.
+    differences = np.concatenate(
+        [_UNKNOWN, *(values - row.behaviour for values, row in zip(log_probs, rows, strict=False))]
+    )
+    is_comparable = all(row.temperature == 1.0 for row in chosen)
+    return ProbeRows(
+        [replace(row, temperature=1.0) for row in chosen],
+        log_probs[:count] if is_comparable else [],
+        float(np.sqrt(np.square(differences).mean())) if len(differences) else 0.0,
+    )
 
 
 class _Part(NamedTuple):

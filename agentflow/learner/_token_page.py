@@ -2,7 +2,7 @@
 
 import html
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -27,7 +27,6 @@ from agentflow.trace import (
     Decode,
     Piece,
     TokenCall,
-    TokenRow,
     Tokens,
     TokenTree,
     TreeFigures,
@@ -134,14 +133,14 @@ class EpisodeTokens:
 
         :raises ConfigurationError: if a call can't be used.
         """
-        tree = TokenTree()
         voice = Voice(agent=self.agent, episode=self.sample.id)
-        for number, tokens in enumerate(self.sample.calls, 1):
-            try:
-                tree.add(TokenCall(id=str(number), voice=voice, tokens=tokens))
-            except ValueError as error:
-                raise ConfigurationError(f"step {self.step}, episode {self.sample.id}: {error}") from None
-        return tree
+        try:
+            return TokenTree(
+                TokenCall(id=str(number), voice=voice, tokens=tokens)
+                for number, tokens in enumerate(self.sample.calls, 1)
+            )
+        except ValueError as error:
+            raise ConfigurationError(f"step {self.step}, episode {self.sample.id}: {error}") from None
 
     @cached_property
     def record(self) -> RecordedEpisode | None:
@@ -218,14 +217,20 @@ class EpisodeTokens:
             tree = token_tree(self.recorded, episode=self.sample.id)
             ids = [id for id, _ in trained_tokens(self.recorded)[self.agent]]
         numbers = {id: number for number, id in enumerate(ids)}
-        return [
-            (_title(row, numbers), list(self._pieces(tree, row, numbers)))
-            for row in tree.rows(lambda voice: voice.agent == self.agent)
-        ]
+        rows: list[tuple[str, list[Piece]]] = []
+        for call, row in tree.rows(lambda voice: voice.agent == self.agent).items():
+            trained = [piece.call for piece in row if piece.kind == "trained"]
+            title = (
+                f"row of {sum(len(piece.ids) for piece in row)} tokens that trains "
+                f"{'call' if len(trained) == 1 else 'calls'} {', '.join(str(numbers[id] + 1) for id in trained)}"
+            )
+            rows.append((title, list(self._pieces(tree.pieces(call), trained, numbers))))
+        return rows
 
-    def _pieces(self, tree: TokenTree, row: TokenRow, numbers: Mapping[str, int]) -> Iterator[Piece]:
-        own = {part.call for part in row.trained}
-        for piece in tree.pieces(row.call):
+    def _pieces(
+        self, pieces: Iterable[Piece], own: Collection[str], numbers: Mapping[str, int]
+    ) -> Iterator[Piece]:
+        for piece in pieces:
             if not piece.is_sampled or piece.call not in own:
                 name = str(numbers[piece.call] + 1) if piece.call in numbers else piece.call
                 kind = "context" if piece.is_sampled else piece.kind
@@ -253,13 +258,6 @@ class EpisodeTokens:
         if scores is None or len(scores.log_probs) != len(sampled):
             return ()
         return tuple(scores.log_probs.tolist())
-
-
-def _title(row: TokenRow, numbers: Mapping[str, int]) -> str:
-    trained = ", ".join(str(numbers[part.call] + 1) for part in row.trained)
-    return (
-        f"row of {len(row.ids)} tokens that trains {'call' if len(row.trained) == 1 else 'calls'} {trained}"
-    )
 
 
 def agent_of(sample: Sample) -> str:

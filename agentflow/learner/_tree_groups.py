@@ -11,8 +11,7 @@ from agentflow.growth import BranchSandboxes, Grower, plans_of
 from agentflow.journal import MemoryPage
 from agentflow.learner._episode_runner import SandboxEpisodeRunner, with_seed
 from agentflow.learner._group_rollout import UNREACHABLE, GroupRollout
-from agentflow.learner._groups import EpisodeResult, FailureCause, Group, samples_of_tree
-from agentflow.learner._task_order import TaskDraw
+from agentflow.learner._groups import EpisodeResult, FailureCause, Group, TaskDraw, samples_of_tree
 from agentflow.models import Call, Completion, Model, ModelWrapper
 from agentflow.runs import start_child
 from agentflow.sandbox import Sandbox, Tool

@@ -15,9 +15,8 @@ from msgspec import Struct, structs
 from agentflow.errors import AgentFlowError, RunStopped
 from agentflow.learner._config import TrainConfig
 from agentflow.learner._group_rollout import PolicyRollout
-from agentflow.learner._groups import Batch, EpisodeResult, Group
+from agentflow.learner._groups import Batch, EpisodeResult, Group, TaskDraw
 from agentflow.learner._run import TrainRun
-from agentflow.learner._task_order import TaskDraw
 from agentflow.learner._team_rollouts import RolloutContext, RolloutFactory
 from agentflow.learner.trackers import TrackerSettings
 from agentflow.models import ModelSettings

@@ -43,6 +43,7 @@ from agentflow.trace._node import (
     Tree,
     Usage,
     Verdict,
+    tokens_of,
 )
 from agentflow.trace._roles import (
     Example,
@@ -96,11 +97,10 @@ from agentflow.trace._token_calls import (
     ForkReason,
     Piece,
     TokenCall,
-    TokenRow,
-    TrainedSlice,
     TreeFigures,
     Voice,
     calls_of,
+    calls_of_answer,
 )
 from agentflow.trace._token_rendering import (
     Decode,
@@ -111,7 +111,6 @@ from agentflow.trace._token_rendering import (
     html_spans,
     token_texts,
 )
-from agentflow.trace._token_spans import TokenSpan, path_ids, walk
 from agentflow.trace._token_tree import TokenTree
 
 __all__ = [
@@ -174,13 +173,10 @@ __all__ = [
     "TaskVerdict",
     "Text",
     "TokenCall",
-    "TokenRow",
-    "TokenSpan",
     "TokenText",
     "TokenTree",
     "Tokens",
     "ToolCard",
-    "TrainedSlice",
     "Tree",
     "TreeFigures",
     "Turn",
@@ -190,6 +186,7 @@ __all__ = [
     "Voice",
     "as_html",
     "calls_of",
+    "calls_of_answer",
     "canonical",
     "canonical_text",
     "coloured",
@@ -197,9 +194,8 @@ __all__ = [
     "html_page",
     "html_spans",
     "node_id",
-    "path_ids",
     "token_texts",
+    "tokens_of",
     "trajectory_id",
     "tree_id",
-    "walk",
 ]

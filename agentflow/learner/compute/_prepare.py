@@ -13,10 +13,9 @@ import torch
 from torch import Tensor, nn
 
 from agentflow.errors import ConfigurationError
-from agentflow.learner._rows import Row, scoring_row
 from agentflow.learner.compute._attention import NAME
 from agentflow.learner.compute._scores import decoder_of, plain_model, scores
-from agentflow.learner.packing import Packed, pack
+from agentflow.learner.packing import Packed, Row, pack, scoring_row
 
 SHARED, BRANCHES = 6, (5, 7)
 """Number of tokens in the verification rows: the shared prefix, and each branch."""

@@ -14,10 +14,8 @@ from torch.autograd.function import once_differentiable
 from torch.utils.checkpoint import checkpoint
 
 from agentflow.errors import ConfigurationError
-from agentflow.learner._rows import Row
-from agentflow.learner.compute._attention import NAME, Attention
-from agentflow.learner.compute._tree import TreeMask
-from agentflow.learner.packing import Packed, pack
+from agentflow.learner.compute._attention import NAME, Attention, TreeMask
+from agentflow.learner.packing import Packed, Row, pack
 
 LOGITS = 2**24
 """Maximum number of logits in memory at once: 64 MB."""

@@ -24,11 +24,13 @@ from agentflow.errors import AgentFlowError, ConfigurationError, LossFailure, Ru
 from agentflow.learner._backbone import Figures
 from agentflow.learner._checkpoints import CheckpointError
 from agentflow.learner._policy import OptimizerSettings, PolicySettings, find_model
-from agentflow.learner._rows import Row
-from agentflow.learner.local._model import Policy, device_of, load_policy
-from agentflow.learner.local._model_files import (
+from agentflow.learner.local._model import (
     BackboneState,
+    Optimizer,
+    Policy,
     adapter_weights,
+    device_of,
+    load_policy,
     merged_weights,
     randomness,
     read_state,
@@ -39,9 +41,8 @@ from agentflow.learner.local._model_files import (
     write_model,
     write_state,
 )
-from agentflow.learner.local._optimizer import Optimizer
 from agentflow.learner.losses import LossSettings, loss_of, merge_figures
-from agentflow.learner.packing import Packed, pack
+from agentflow.learner.packing import Packed, Row, pack
 
 _SMALL_BUDGET = 1024
 """Tokens of a micro-batch on a CPU: with 16,384, a step of 135 million weights on 2,100 tokens takes a quarter longer."""

@@ -13,8 +13,8 @@ from agentflow._typeguards import is_list, is_mapping
 from agentflow.errors import ConfigurationError, error_line
 from agentflow.learner._backbone import Backbone, Figures
 from agentflow.learner._checkpoints import Checkpoints
-from agentflow.learner._rows import Row
 from agentflow.learner.losses import LossSettings
+from agentflow.learner.packing import Row
 from agentflow.settings import Section
 from agentflow.text import escape_special_tokens
 

@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 
 from agentflow.errors import LossFailure
 from agentflow.learner._groups import Sample
-from agentflow.learner._rows import Row
-from agentflow.learner.losses._settings import LossSettings
-from agentflow.trace import Tokens, TokenSpan, TokenTree
+from agentflow.learner.losses._loss import LossSettings
+from agentflow.learner.packing import Row
+from agentflow.trace import Tokens
 
 FLOOR = 1e-6
 """Added to the standard deviation before dividing by it."""
@@ -35,9 +35,8 @@ def rows_of(samples: Sequence[Sample], settings: LossSettings) -> list[Row]:
 def step_rows(samples: Sequence[Sample], settings: LossSettings) -> tuple[list[Row], dict[str, float]]:
     """Return the rows of a step in the order of the samples, and figures about them.
 
-    Each call that has a trained token is a row. The calls form one token tree, in which packing finds their shared
-    prefixes. The figures count groups, rewards and advantages, trained tokens, and tokens left out by reason.
-    See docs/losses.md.
+    Each call that has a trained token is a row. The figures count groups, rewards and advantages, trained tokens, and
+    tokens left out by reason. See docs/losses.md.
 
     :raises LossFailure: if a sample is unusable: its reward is not finite, or log-probabilities are missing.
     """
@@ -113,21 +112,39 @@ def call_weights(
 def _rows(
     samples: Sequence[Sample], advantages: Sequence[NDArray[np.float64]], settings: LossSettings
 ) -> list[Row]:
-    calls = [
-        (episode, samples[episode].calls[number], float(advantages[episode][number]))
-        for episode, number in _trained_calls(samples, settings)
-    ]
+    numbers = _trained_calls(samples, settings)
+    calls = [samples[episode].calls[number] for episode, number in numbers]
     weights = call_weights(
-        [_trained(call) for _, call, _ in calls],
-        [episode for episode, _, _ in calls],
-        [samples[episode].multiplicity for episode, _, _ in calls],
+        [_trained(call) for call in calls],
+        [episode for episode, _ in numbers],
+        [samples[episode].multiplicity for episode, _ in numbers],
         settings,
     )
-    tree = TokenTree()
     return [
-        _row(tree, call, unit, advantage, float(weight), samples[episode].temperature)
-        for unit, ((episode, call, advantage), weight) in enumerate(zip(calls, weights, strict=True))
+        _row(
+            call,
+            ids,
+            unit=unit,
+            advantage=float(advantages[episode][number]),
+            weight=float(weight),
+            temperature=samples[episode].temperature,
+        )
+        for unit, ((episode, number), call, ids, weight) in enumerate(
+            zip(numbers, calls, _ids_of(calls), weights, strict=True)
+        )
     ]
+
+
+def _ids_of(calls: Sequence[Tokens]) -> list[NDArray[np.int32]]:
+    """Return all ids of each call; consecutive calls that continue each other share the array of the last."""
+    arrays: list[NDArray[np.int32]] = []
+    longest, array = (), np.zeros(0, np.int32)
+    for call in reversed(calls):
+        path = call.prompt + call.sampled
+        if path != longest[: len(path)]:
+            longest, array = path, np.array(path, np.int32)
+        arrays.append(array[: len(path)])
+    return arrays[::-1]
 
 
 def trained_calls(samples: Sequence[Sample], settings: LossSettings) -> list[tuple[int, int]]:
@@ -149,22 +166,18 @@ def _trained_calls(samples: Sequence[Sample], settings: LossSettings) -> list[tu
 
 
 def _row(
-    tree: TokenTree, call: Tokens, unit: int, advantage: float, weight: float, temperature: float
+    call: Tokens, ids: NDArray[np.int32], *, unit: int, advantage: float, weight: float, temperature: float
 ) -> Row:
-    ids = np.array(call.prompt + call.sampled, np.int32)
-    trained = np.arange(len(ids)) >= max(len(call.prompt), 1)
-    number = _trained(call)
-    logprobs = call.logprobs[-number:] if call.logprobs else (np.nan,) * number
-    end: TokenSpan = tree.insert(ids.tobytes())
+    count = _trained(call)
+    logprobs = call.logprobs[-count:] if call.logprobs else (np.nan,) * count
     return Row(
         ids=ids,
-        trained=trained,
+        trained=np.arange(len(ids)) >= max(len(call.prompt), 1),
         behaviour=np.array(logprobs, np.float32),
-        advantages=np.full(number, advantage, np.float32),
-        weights=np.full(number, weight, np.float64),
-        units=np.full(number, unit, np.int32),
+        advantages=np.full(count, advantage, np.float32),
+        weights=np.full(count, weight, np.float64),
+        units=np.full(count, unit, np.int32),
         temperature=temperature,
-        end=end,
     )
 
 

@@ -22,9 +22,9 @@ from agentflow.learner._exchange import (
     write_message,
 )
 from agentflow.learner._policy import OptimizerSettings, PolicySettings
-from agentflow.learner._rows import Row
 from agentflow.learner._trainer_process import last_error
 from agentflow.learner.losses import LossSettings
+from agentflow.learner.packing import Row
 from agentflow.learner.verl._process import VerlFailure, running_verl
 from agentflow.learner.verl._settings import VerlSettings
 

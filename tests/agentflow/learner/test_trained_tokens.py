@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 from agentflow.actors import Supervisor
 from agentflow.errors import ModelFailure, ModelFailureKind
 from agentflow.learner._config import GrowthRules
-from agentflow.learner._groups import Group
-from agentflow.learner._task_order import TaskDraw
+from agentflow.learner._groups import Group, TaskDraw
 from agentflow.learner._tree_groups import TreeGroupRollout, TreeGrower
 from agentflow.learner.losses import LossSettings, rows_of
 from agentflow.models import Call, Completion, TextPart

@@ -1,26 +1,334 @@
 # pyright: reportUnknownMemberType=false
-"""The loss of a step, or of any part of it, as a sum over tokens; and its figures."""
+"""The loss: losses by name, built-in and registered ones in one table; their settings; and their sum over rows, with its figures.
+
+Losses are plain functions of tensors. torch is imported by the first call that needs it.
+"""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from dataclasses import dataclass
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    ClassVar,
+    Final,
+    Literal,
+    NamedTuple,
+    Protocol,
+    Self,
+    TypeAlias,
+    TypeGuard,
+)
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field, model_validator
 
-from agentflow.errors import LossFailure
-from agentflow.learner._rows import Row, longest_trained
-from agentflow.learner.losses._policy import LIMIT, sum_by_unit
-from agentflow.learner.losses._registry import TokenBatch, TokenLosses, find_loss
-from agentflow.learner.losses._settings import LossSettings
+from agentflow.errors import ConfigurationError, LossFailure
+from agentflow.learner.packing import Row, longest_trained
+from agentflow.settings import Section
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 
+LIMIT = 20.0
+"""Log-ratios of tokens are clamped to it before the exponential."""
+SEQUENCE_LIMIT = 10.0
+"""The same for mean log-ratios of whole calls."""
 COUNT = "loss/tokens"
 """Number of tokens that the other figures average over."""
 LARGEST = "_max"
 """Suffix of figures that are merged by maximum."""
+Aggregation: TypeAlias = Literal[
+    "turn-mean",
+    "token-mean",
+    "token-sum",
+    "seq-mean-token-sum",
+    "seq-mean-token-sum-norm",
+    "seq-mean-token-mean",
+]
+"""Aggregation of token losses into one number."""
+
+CORRECTIONS: Final[dict[object, dict[str, object]]] = {
+    "truncate": {"correction_level": "token", "correction_limit": 2.0},
+    "mask": {"correction_level": "sequence", "correction_limit": 3.0},
+}
+"""Defaults of each correction."""
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class TokenBatch:
+    """The trained tokens of some rows, padded: every tensor is (rows, longest)."""
+
+    log_prob: "Tensor"
+    """Log-probability under the weights being trained; carries the gradient."""
+    old: "Tensor"
+    """Log-probability under the weights at the beginning of the step."""
+    advantages: "Tensor"
+    """Advantage of each token."""
+    mask: "Tensor"
+    """True at tokens, false at padding."""
+    units: "Tensor"
+    """Call of each token, numbered from 0; padding has the number after the last call."""
+
+
+class TokenLosses(NamedTuple):
+    """Loss of each token, before weighting and summing."""
+
+    values: "Tensor"
+    """The losses."""
+    low: "Tensor"
+    """True where the ratio was clipped from below."""
+    high: "Tensor"
+    """True where the ratio was clipped from above."""
+
+
+TokenLoss: TypeAlias = Callable[[TokenBatch, "LossSettings"], TokenLosses]
+"""A loss: computes the loss of each token. Weights are applied afterwards."""
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """A registered loss."""
+
+    tokens: TokenLoss
+    """Computes the loss of each token."""
+    ratio: bool
+    """True if it contains the ratio of new and old probabilities; otherwise the correction supplies it."""
+    recipe: Mapping[str, Any]
+    """Its own defaults of `LossSettings`."""
+
+
+_LOSSES: Final[dict[str, Loss]] = {}
+
+
+def register_loss(name: str, *, ratio: bool = True, **recipe: Any) -> Callable[[TokenLoss], TokenLoss]:  # noqa: ANN401 - settings of any kind
+    """Register a function as a loss that settings can name.
+
+    :param ratio: true if it contains the ratio of new and old probabilities; otherwise the correction supplies it.
+    :param recipe: its own defaults of `LossSettings`.
+
+    Example::
+
+        @register_loss("mine", ratio=False, kl_coef=0.0)
+        def mine(batch: TokenBatch, settings: LossSettings) -> TokenLosses:
+            unclipped = batch.mask & ~batch.mask
+            return TokenLosses(-batch.advantages * batch.log_prob, unclipped, unclipped)
+    """
+
+    def register(tokens: TokenLoss) -> TokenLoss:
+        _LOSSES[name] = Loss(tokens, ratio, recipe)
+        return tokens
+
+    return register
+
+
+def find_loss(name: str) -> Loss:
+    """Return the loss of that name.
+
+    :raises ConfigurationError: if there is none.
+
+    Example::
+
+        assert find_loss("cispo").ratio
+    """
+    try:
+        return _LOSSES[name]
+    except KeyError:
+        raise ConfigurationError(
+            f"loss.name: there is no loss {name!r}; known are {', '.join(loss_names())}"
+        ) from None
+
+
+def loss_names() -> list[str]:
+    """Return the names of all losses, sorted.
+
+    Example::
+
+        assert "grpo" in loss_names()
+    """
+    return sorted(_LOSSES)
+
+
+class LossSettings(Section):
+    """A loss and its parameters. Each loss has its own defaults; values given here override them.
+
+    The defaults below are those of Flow-GRPO, as published. See docs/losses.md.
+    """
+
+    renamed: ClassVar[dict[str, str]] = {
+        "clip_low": "clip_ratio_low",
+        "clip_high": "clip_ratio_high",
+        "clip_negative": "clip_ratio_c",
+        "kl": "kl_coef",
+        "entropy": "entropy_coef",
+        "aggregation": "loss_agg_mode",
+    }
+
+    name: str = "flow_grpo"
+    """The loss: flow_grpo, grpo, dapo, dr_grpo, gspo, cispo, reinforce, cross_entropy, or a registered one."""
+
+    baseline: Literal["group", "leave_one_out", "none"] = "group"
+    """Baseline of the rewards: the mean of the task's group, the mean of the other episodes in it, or none."""
+    divide_by_std: bool = True
+    """Divide advantages by the standard deviation of the group's rewards."""
+    filter_groups: bool = False
+    """Leave out groups whose rewards are all equal, also from every mean."""
+    train_cut: bool = True
+    """Train calls that were truncated at their token limit."""
+    overlong_limit: int | None = Field(default=None, ge=1)
+    """Token limit of a call; the reward of an episode is reduced near it. `None`: never."""
+    overlong_buffer: int = Field(default=0, ge=0)
+    """Number of tokens before that limit at which the reduction begins."""
+    overlong_penalty: float = Field(default=1.0, ge=0)
+    """Reduction of the reward at the limit."""
+
+    clip_ratio_low: float = Field(default=0.2, ge=0)
+    """Clipping range of the ratio of new and old probabilities below 1."""
+    clip_ratio_high: float = Field(default=0.2, ge=0)
+    """Clipping range above 1."""
+    clip_ratio_c: float | None = Field(default=None, gt=1)
+    """Upper bound of the ratio for negative advantages (dual-clip PPO); `None`: none."""
+    kl_coef: float = Field(default=0.001, ge=0)
+    """Coefficient of the KL divergence from the reference policy; 0: no reference is needed."""
+    kl_estimator: Literal["k1", "k2", "k3"] = "k3"
+    """One-sample estimator of the KL divergence: the log-ratio, half its square, or the low-variance form."""
+    entropy_coef: float = Field(default=0.0, ge=0)
+    """Coefficient of the entropy bonus."""
+
+    loss_agg_mode: Aggregation = "turn-mean"
+    """Aggregation of token losses; `turn-mean`: mean over tokens of a call, then calls of an episode, then episodes."""
+    sequence: Literal["call", "episode"] = "call"
+    """Meaning of `seq` in the names of aggregations."""
+    length_scale: int | None = Field(default=None, ge=1)
+    """Constant divisor of `seq-mean-token-sum-norm`: the maximum number of tokens of a sequence."""
+
+    correction: Literal["none", "truncate", "mask"] = "truncate"
+    """Correction of the mismatch between the engine's and the trainer's probabilities by importance weights."""
+    correction_level: Literal["token", "sequence"] = "token"
+    """Compute importance weights per token or per call."""
+    correction_limit: float = Field(default=2.0, gt=0)
+    """Largest importance weight; a larger one is truncated, or its tokens are left out (`mask`)."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _with_recipe(cls, given: object) -> object:
+        if not _is_mapping(given):
+            return given
+        name = given.get("name", "flow_grpo")
+        if not isinstance(name, str):
+            return given
+        try:
+            recipe = {cls.renamed.get(key, key): value for key, value in find_loss(name).recipe.items()}
+        except ConfigurationError as error:
+            raise ValueError(str(error).partition(": ")[2]) from None
+        correction = given.get("correction", recipe.get("correction", "truncate"))
+        defaults = {**CORRECTIONS.get(correction, {}), **recipe}
+        present = {cls.renamed.get(key, key) for key in given}
+        return {**{key: value for key, value in defaults.items() if key not in present}, **given}
+
+    @model_validator(mode="after")
+    def _agrees(self) -> Self:
+        if self.loss_agg_mode == "seq-mean-token-sum-norm" and self.length_scale is None:
+            raise ValueError(
+                f"{self.name} needs length_scale: the constant divisor of sums, the maximum number of tokens of a call"
+            )
+        if self.overlong_limit is not None and self.overlong_buffer > self.overlong_limit:
+            raise ValueError("overlong_buffer is larger than overlong_limit; make it smaller")
+        return self
+
+
+def _is_mapping(value: object) -> TypeGuard[Mapping[str, object]]:
+    return isinstance(value, Mapping)
+
+
+@register_loss("flow_grpo")
+@register_loss("grpo", loss_agg_mode="seq-mean-token-mean", sequence="episode")
+@register_loss("dapo", clip_ratio_high=0.28, kl_coef=0.0, loss_agg_mode="token-mean", filter_groups=True)
+@register_loss(
+    "dr_grpo", divide_by_std=False, kl_coef=0.0, loss_agg_mode="seq-mean-token-sum-norm", sequence="episode"
+)
+def clipped(batch: TokenBatch, settings: LossSettings) -> TokenLosses:
+    """Compute PPO's clipped loss."""
+    ratio = (batch.log_prob - batch.old).clamp(-LIMIT, LIMIT).exp()
+    return _pessimistic(ratio, batch.advantages, settings)
+
+
+@register_loss("gspo", clip_ratio_low=3e-4, clip_ratio_high=4e-4, kl_coef=0.0)
+def sequence_clipped(batch: TokenBatch, settings: LossSettings) -> TokenLosses:
+    """Compute GSPO's loss: one ratio for a whole call, the geometric mean over its tokens.
+
+    Each token has the gradient of its own share (the published token-level form), so advantages may differ by token.
+    """
+    policy = batch.log_prob
+    mean = mean_by_unit(policy.detach() - batch.old, batch)
+    ratio = (policy - policy.detach() + mean).clamp(max=SEQUENCE_LIMIT).exp()
+    return _pessimistic(ratio, batch.advantages, settings)
+
+
+@register_loss("cispo", clip_ratio_low=1.0, clip_ratio_high=4.0, kl_coef=0.0, loss_agg_mode="token-mean")
+def clipped_weight(batch: TokenBatch, settings: LossSettings) -> TokenLosses:
+    """Compute CISPO's loss: the clipped ratio is a weight without a gradient, so every token keeps its gradient."""
+    ratio = (batch.log_prob.detach() - batch.old).clamp(-LIMIT, LIMIT).exp()
+    low, high = 1 - settings.clip_ratio_low, 1 + settings.clip_ratio_high
+    values = -ratio.clamp(low, high) * batch.advantages * batch.log_prob
+    return TokenLosses(values, ratio < low, ratio > high)
+
+
+@register_loss(
+    "reinforce",
+    ratio=False,
+    baseline="leave_one_out",
+    divide_by_std=False,
+    kl_coef=0.0,
+    loss_agg_mode="seq-mean-token-sum",
+    sequence="episode",
+)
+def reinforce(batch: TokenBatch, settings: LossSettings) -> TokenLosses:
+    """Compute the plain policy gradient; the correction supplies the ratio."""
+    return _unclipped(-batch.advantages * batch.log_prob, batch)
+
+
+@register_loss(
+    "cross_entropy",
+    ratio=False,
+    baseline="none",
+    divide_by_std=False,
+    kl_coef=0.0,
+    loss_agg_mode="token-mean",
+    correction="none",
+)
+def cross_entropy(batch: TokenBatch, settings: LossSettings) -> TokenLosses:
+    """Compute the supervised loss; advantages are ignored."""
+    return _unclipped(-batch.log_prob, batch)
+
+
+def sum_by_unit(values: "Tensor", batch: TokenBatch) -> "Tensor":
+    """Return, for each token, the sum over its call."""
+    units = batch.units.flatten()
+    sums = values.new_zeros(int(units.max()) + 1 if len(units) else 1)
+    sums = sums.index_add(0, units, values.where(batch.mask, 0.0).flatten())
+    return sums[units].view_as(values)
+
+
+def mean_by_unit(values: "Tensor", batch: TokenBatch) -> "Tensor":
+    """Return, for each token, the mean over its call."""
+    count = sum_by_unit(batch.mask.to(values.dtype), batch)
+    return sum_by_unit(values, batch) / count.clamp(min=1)
+
+
+def _pessimistic(ratio: "Tensor", advantages: "Tensor", settings: LossSettings) -> TokenLosses:
+    low, high = 1 - settings.clip_ratio_low, 1 + settings.clip_ratio_high
+    values = (-advantages * ratio).maximum(-advantages * ratio.clamp(low, high))
+    if settings.clip_ratio_c is not None:
+        bounded = values.minimum(-advantages * settings.clip_ratio_c)
+        values = bounded.where(advantages < 0, values)
+    return TokenLosses(values, (ratio < low) & (advantages < 0), (ratio > high) & (advantages > 0))
+
+
+def _unclipped(values: "Tensor", batch: TokenBatch) -> TokenLosses:
+    none = batch.mask & ~batch.mask
+    return TokenLosses(values, none, none)
 
 
 def loss_of(
