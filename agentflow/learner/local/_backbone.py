@@ -4,7 +4,6 @@
 import os
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -245,11 +244,11 @@ class LocalBackbone:
 
     def step(self, rows: Sequence[Row], loss: LossSettings) -> Figures:
         """Make one optimizer step on all rows; see `Backbone`."""
-        return self._together("_step", self._portable(rows), loss)
+        return self._together("_step", list(rows), loss)
 
     def log_probs(self, rows: Sequence[Row], *, reference: bool = False) -> list[NDArray[np.float32]]:
         """Return the log-probability of each trained token of each row; see `Backbone`."""
-        return self._together("_log_probs", self._portable(rows), reference)
+        return self._together("_log_probs", list(rows), reference)
 
     def export(self, folder: Path, *, adapters: bool = False, durable: bool = True) -> Path:
         """Write the model for an engine; see `Backbone`.
@@ -283,10 +282,6 @@ class LocalBackbone:
         if self._ranks.count > 1 and self.leads:
             self._ranks.broadcast(None)
         self._ranks.leave()
-
-    def _portable(self, rows: Sequence[Row]) -> list[Row]:
-        """Return rows without their token tree if they are sent to other ranks; each rank builds it again."""
-        return list(rows) if self._ranks.count == 1 else [replace(row, end=None) for row in rows]
 
     def _together(self, name: str, *arguments: object) -> Any:  # noqa: ANN401 - what the method of that name gives
         if not self.leads:
