@@ -127,8 +127,8 @@ async def _only_model(config: TrainConfig) -> str:
         ) from None
 
 
-def _count(given: set[str], name: str, value: int) -> int:
-    return value if name in given else min(value, DEFAULT_COUNT)
+def _count(fields: set[str], name: str, value: int) -> int:
+    return value if name in fields else min(value, DEFAULT_COUNT)
 
 
 async def _group(rollout: GroupRollout, draw: TaskDraw, size: int, say: Callable[[str], None]) -> Group:

@@ -186,8 +186,8 @@ class Batch(Struct, frozen=True, kw_only=True):
 
 def class_of(task: Task) -> str:
     """Return the class of a task: its field `class`, else `source`; empty if it has none."""
-    found = (task.metadata.get(key) for key in _KEYS)
-    name = next((str(value) for value in found if isinstance(value, str | int) and str(value)), "")
+    values = (task.metadata.get(key) for key in _KEYS)
+    name = next((str(value) for value in values if isinstance(value, str | int) and str(value)), "")
     return re.sub(r"[^\w.-]+", "_", name)[:_NAME_CHARS]
 
 
@@ -311,7 +311,7 @@ def optimizer_parts(batch: Batch, count: int) -> list[list[int]]:
     positions = iter(range(len(batch.samples)))
     groups = [list(islice(positions, len(group.samples))) for group in batch.groups]
     count = min(count, len(groups))
-    return [[position for group in groups[place::count] for position in group] for place in range(count)]
+    return [[position for group in groups[part::count] for position in group] for part in range(count)]
 
 
 def batch_figures(batch: Batch) -> dict[str, float]:
@@ -405,13 +405,13 @@ class SignalWatch:
             self._watch_classes(batch.step, by_class)
 
     def _watch_classes(self, step: int, by_class: Mapping[str, list[_GroupOutcome]]) -> None:
-        for name, own in by_class.items():
+        for name, of_class in by_class.items():
             others = [
                 outcome for other, outcomes in by_class.items() if other != name for outcome in outcomes
             ]
-            if not all(outcome.is_flat for outcome in own):
+            if not all(outcome.is_flat for outcome in of_class):
                 self._flat_steps_of[name] = 0
-            elif not all(outcome.is_flat for outcome in others) and _mean(own) < _mean(others):
+            elif not all(outcome.is_flat for outcome in others) and _mean(of_class) < _mean(others):
                 self._flat_steps_of[name] += 1
             if self._flat_steps_of[name] >= STEPS and name not in self._warned:
                 self._warned.add(name)
@@ -419,7 +419,7 @@ class SignalWatch:
                     "a class of tasks gives no signal while others learn: it is about to be forgotten",
                     task_class=name or "none",
                     step=step,
-                    reward=round(_mean(own), 4),
+                    reward=round(_mean(of_class), 4),
                     advice="fine-tune on a few right answers first, show an example of it in the prompt, raise its share of the "
                     "tasks, or use larger groups",
                 )

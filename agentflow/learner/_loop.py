@@ -206,17 +206,20 @@ class Loop:
     async def _learn(self, batch: Batch) -> Figures:
         """Make the step of a batch."""
         steps = [
-            _Part(places, *await in_thread(step_rows, [batch.samples[place] for place in places], self._loss))
-            for places in optimizer_parts(batch, self._schedule.steps_per_batch)
+            _Part(
+                positions,
+                *await in_thread(step_rows, [batch.samples[position] for position in positions], self._loss),
+            )
+            for positions in optimizer_parts(batch, self._schedule.steps_per_batch)
         ]
         # Without an advantage, the gradient is rounding noise, which Adam would scale to a full step.
-        telling = [part for part in steps if part.rows and part.figures["advantage/largest"] > 0]
-        if not telling:
+        informative = [part for part in steps if part.rows and part.figures["advantage/largest"] > 0]
+        if not informative:
             logger.warning("nothing to learn from: all rewards of each task are equal", step=batch.step)
         if batch.samples and not any(sample.reward or any(sample.turn_rewards) for sample in batch.samples):
             logger.warning("all rewards of the step are 0; check the reward function", step=batch.step)
         # All parts before the first step: their proximal log-probabilities are those of the current weights.
-        parts = [part._replace(rows=await in_thread(self._with_log_probs, part.rows)) for part in telling]
+        parts = [part._replace(rows=await in_thread(self._with_log_probs, part.rows)) for part in informative]
         scores: list[CallScores] = []
         for part in parts:
             part.figures.update(await in_thread(self._step, part.rows))
@@ -279,10 +282,10 @@ class Loop:
         log_probs = self._step_log_probs
         if not isinstance(self._backbone, ScoringBackbone):
             log_probs = [_UNKNOWN if row.proximal is None else row.proximal for row in part.rows]
-        calls = trained_calls([samples[place] for place in part.places], self._loss)
+        calls = trained_calls([samples[position] for position in part.positions], self._loss)
         return [
             CallScores(
-                sample=part.places[sample],
+                sample=part.positions[sample],
                 call=call,
                 advantage=float(row.advantages[0]),
                 log_probs=values,
@@ -382,7 +385,7 @@ def choose_probe(rows: Sequence[Row], log_probs: Sequence[NDArray[np.float32]]) 
 class _Part(NamedTuple):
     """One optimizer step."""
 
-    places: list[int]
+    positions: list[int]
     """Positions of its samples in the batch."""
     rows: list[Row]
     figures: dict[str, float]
@@ -390,5 +393,5 @@ class _Part(NamedTuple):
 
 def _mean(figures: Sequence[Mapping[str, float]]) -> Figures:
     """Average the figures of several optimizer steps."""
-    names = dict.fromkeys(name for one in figures for name in one)
-    return {name: fmean(one[name] for one in figures if name in one) for name in names}
+    names = dict.fromkeys(name for part in figures for name in part)
+    return {name: fmean(part[name] for part in figures if name in part) for name in names}

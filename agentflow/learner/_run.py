@@ -109,8 +109,8 @@ async def atrain(
     **settings: Any,  # noqa: ANN401 - any section of the settings, by its name
 ) -> dict[str, Any]:
     """Train a policy; the asynchronous form of `train`. See docs/training.md."""
-    given = {**settings, **_section("tasks", tasks), **_section("validation", validation)}
-    config = load_train_config(None if config_path is None else fspath(config_path), overrides, given)
+    sections = {**settings, **_section("tasks", tasks), **_section("validation", validation)}
+    config = load_train_config(None if config_path is None else fspath(config_path), overrides, sections)
     run = TrainRun(
         config,
         tasks=_task_list(tasks),
@@ -136,15 +136,15 @@ def _name_of(reward: Reward) -> str:
 
 
 async def read_tasks_of(
-    config: TrainConfig, kind: Literal["training", "validation"], given: Sequence[Task] | None
+    config: TrainConfig, kind: Literal["training", "validation"], tasks: Sequence[Task] | None
 ) -> Sequence[Task] | None:
     """Return the given tasks, or those of a reader; `None`: they are in a file, or the run replays stored rollouts.
 
     :raises ConfigurationError: one line with the place, if they can't be read.
     """
     reader = config.reader_for(kind)
-    if given is not None or reader is None or config.schedule.replay is not None:
-        return given
+    if tasks is not None or reader is None or config.schedule.replay is not None:
+        return tasks
     return (await aprepare_tasks(reader)).tasks
 
 
@@ -426,8 +426,8 @@ def _shared_task(tasks: Sequence[Task], held_out: Sequence[Task]) -> str:
     def content(task: Task) -> str:
         return task.question if by_question else digest([task.question, task.kwargs, task.metadata])
 
-    known = {content(task) for task in tasks}
-    return next((task.id for task in held_out if content(task) in known), "")
+    trained = {content(task) for task in tasks}
+    return next((task.id for task in held_out if content(task) in trained), "")
 
 
 def make_backbone(config: TrainConfig) -> Backbone:

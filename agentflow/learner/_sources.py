@@ -43,18 +43,18 @@ class TaskOrder:
         """Return the next draws; fewer at the end of the last epoch, none after it."""
         if self._end is not None:
             count = min(count, self._end - self.taken)
-        draws = [self.draw(self.taken + place) for place in range(count)]
+        draws = [self.draw(self.taken + offset) for offset in range(count)]
         self.taken += len(draws)
         return draws
 
     def draw(self, number: int) -> TaskDraw:
         """Return the draw of that number, made or not."""
-        epoch, place = divmod(number, len(self._tasks))
+        epoch, index = divmod(number, len(self._tasks))
         if epoch != self._epoch:
             self._epoch = epoch
             self._places = list(range(len(self._tasks)))
             Random(f"{self._seed}/{epoch}").shuffle(self._places)
-        return TaskDraw(number, self._tasks[self._places[place]])
+        return TaskDraw(number, self._tasks[self._places[index]])
 
     def __iter__(self) -> Iterator[TaskDraw]:
         while draws := self.take(1):
@@ -171,12 +171,12 @@ async def run_groups(rollout: PolicyRollout, draws: Sequence[TaskDraw], size: in
     """Run the groups of draws concurrently and return them in the order of the draws."""
     groups: list[Group | None] = [None] * len(draws)
 
-    async def one(place: int, draw: TaskDraw) -> None:
-        groups[place] = await rollout.group(draw, size)
+    async def run_group(index: int, draw: TaskDraw) -> None:
+        groups[index] = await rollout.group(draw, size)
 
     async with anyio.create_task_group() as tasks:
-        for place, draw in enumerate(draws):
-            tasks.start_soon(one, place, draw)
+        for index, draw in enumerate(draws):
+            tasks.start_soon(run_group, index, draw)
     return [group for group in groups if group is not None]
 
 
@@ -363,7 +363,9 @@ class AsyncSource:
             del self._pending[pending.draw.number]
             assert pending.group is not None, "filtered above"
             group = self._without_stale(pending.group, version)
-            lost = len(group.samples) < 2 and any(each.kind == FailureCause.STALE for each in group.failures)
+            lost = len(group.samples) < 2 and any(
+                failure.kind == FailureCause.STALE for failure in group.failures
+            )
             if lost or len(chosen) == self._tasks:
                 # More groups became due at once than a step takes, or too few episodes are left to compare.
                 self._dropped[FailureCause.STALE] += self._size

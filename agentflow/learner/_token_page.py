@@ -151,12 +151,12 @@ class EpisodeTokens:
         if self.gateway is None:
             return None
         id = self.sample.id.removesuffix(f"#{self.agent}") if self.agent else self.sample.id
-        found = recorded_episode(self.gateway, id)
-        if found is None:
+        record = recorded_episode(self.gateway, id)
+        if record is None:
             return None
         # A later attempt at the same episode has other calls.
-        own = tuple(tokens for _, tokens in trained_tokens(found.calls).get(self.agent, []))
-        return found if own == self.sample.calls else None
+        calls = tuple(tokens for _, tokens in trained_tokens(record.calls).get(self.agent, []))
+        return record if calls == self.sample.calls else None
 
     @property
     def recorded(self) -> Sequence[RecordedCall]:
@@ -228,10 +228,10 @@ class EpisodeTokens:
         return rows
 
     def _pieces(
-        self, pieces: Iterable[Piece], own: Collection[str], numbers: Mapping[str, int]
+        self, pieces: Iterable[Piece], trained: Collection[str], numbers: Mapping[str, int]
     ) -> Iterator[Piece]:
         for piece in pieces:
-            if not piece.is_sampled or piece.call not in own:
+            if not piece.is_sampled or piece.call not in trained:
                 name = str(numbers[piece.call] + 1) if piece.call in numbers else piece.call
                 kind = "context" if piece.is_sampled else piece.kind
                 yield structs.replace(piece, kind=kind, call=name, logprobs=())
@@ -262,8 +262,8 @@ class EpisodeTokens:
 
 def agent_of(sample: Sample) -> str:
     """Return the name of a sample's agent; empty if its episode has only one."""
-    found = _AGENT.search(sample.task)
-    return found[1] if found else ""
+    match = _AGENT.search(sample.task)
+    return match[1] if match else ""
 
 
 class RunTokens:
@@ -278,8 +278,8 @@ class RunTokens:
         self.folder = folder
         """Output directory of the run."""
         self._store = RolloutStore(folder / "rollouts", root=folder)
-        found = (_STEP.fullmatch(path.name) for path in self._store.folder.glob("step_*.jsonl.gz"))
-        self.steps: list[int] = sorted(int(match[1]) for match in found if match)
+        matches = (_STEP.fullmatch(path.name) for path in self._store.folder.glob("step_*.jsonl.gz"))
+        self.steps: list[int] = sorted(int(match[1]) for match in matches if match)
         """Steps whose rollouts are stored."""
         if not self.steps:
             raise ConfigurationError(
@@ -306,41 +306,41 @@ class RunTokens:
             raise ConfigurationError(
                 f"{self.folder}: step {step} is not stored; there are {self.steps[0]} to {self.steps[-1]}"
             )
-        for each in self.steps if step is None else [step]:
-            batch = self._store.read(each)
+        for number in self.steps if step is None else [step]:
+            batch = self._store.read(number)
             if batch is not None:
                 yield from self._of_batch(batch)
 
     def _of_batch(self, batch: Batch) -> Iterator[EpisodeTokens]:
         scores: dict[int, dict[int, CallScores]] = {}
-        for (place, call), stored in self._store.read_scores(batch.step).items():
-            scores.setdefault(place, {})[call] = stored
-        found: dict[int, EpisodeTokens] = {}
+        for (position, call), stored in self._store.read_scores(batch.step).items():
+            scores.setdefault(position, {})[call] = stored
+        episodes: dict[int, EpisodeTokens] = {}
         # As in the loss: rewards are compared within an optimizer step.
-        for places in optimizer_parts(batch, self._steps_per_batch):
-            samples, loss = [batch.samples[place] for place in places], self.loss
+        for positions in optimizer_parts(batch, self._steps_per_batch):
+            samples, loss = [batch.samples[position] for position in positions], self.loss
             left_out = {number for group in equal_groups(samples, loss) for number in group}
             advantages = advantages_of(samples, loss).tolist()
             by_call = call_advantages(samples, loss)
-            for number, (place, sample) in enumerate(zip(places, samples, strict=True)):
+            for number, (position, sample) in enumerate(zip(positions, samples, strict=True)):
                 dropped = loss.filter_groups and number in left_out
-                found[place] = EpisodeTokens(
+                episodes[position] = EpisodeTokens(
                     step=batch.step,
                     sample=sample,
                     advantage=None if dropped else advantages[number],
                     call_advantages=tuple(by_call[number].tolist()),
                     loss=loss,
                     gateway=self.folder / "gateway",
-                    scores=scores.get(place, {}),
+                    scores=scores.get(position, {}),
                 )
-        yield from (found[place] for place in sorted(found))
+        yield from (episodes[position] for position in sorted(episodes))
 
     def decoder(self) -> tuple[Decode, str]:
         """Return a function from tokens to text by the policy's tokenizer; without one, to their ids, and the reason."""
         policy = self._settings.get("policy")
         model = str(policy.get("model", "")) if is_object(policy) else ""
         folders = [self.folder / "policy", *([Path(model)] if model else [])]
-        file = next((path for each in folders if (path := each / "tokenizer.json").is_file()), None)
+        file = next((path for folder in folders if (path := folder / "tokenizer.json").is_file()), None)
         try:
             from tokenizers import Tokenizer
         except ImportError:

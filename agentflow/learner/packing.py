@@ -125,8 +125,8 @@ def _mergeable(short: Row, long: Row) -> bool:
 def _merge(short: Row, long: Row) -> Row:
     trained = long.trained.copy()
     trained[: len(short.ids)] |= short.trained
-    places = np.concatenate([np.flatnonzero(short.trained), np.flatnonzero(long.trained)])
-    order = np.argsort(places, kind="stable")
+    positions = np.concatenate([np.flatnonzero(short.trained), np.flatnonzero(long.trained)])
+    order = np.argsort(positions, kind="stable")
 
     def joined(name: str) -> NDArray[Any] | None:
         before, after = getattr(short, name), getattr(long, name)
@@ -219,16 +219,16 @@ def pack(rows: Sequence[Row], budget: int | None = None, *, by_row: bool = False
         return _pack_by_row(rows, budget)
     order, common = sort_rows(rows)
     lengths = [len(rows[number].ids) for number in order]
-    places = [0, len(rows)] if budget is None else cuts(lengths, common, budget)
-    return [_lay_out(rows, order[begin:end], common[begin:end]) for begin, end in pairwise(places)]
+    bounds = [0, len(rows)] if budget is None else cuts(lengths, common, budget)
+    return [_lay_out(rows, order[begin:end], common[begin:end]) for begin, end in pairwise(bounds)]
 
 
 def _pack_by_row(rows: Sequence[Row], budget: int | None) -> list[Packed]:
     """Pack rows into batches of similar length; rows that continue each other stay together."""
     order, common = sort_rows(rows)
     chains: list[list[int]] = []
-    for place, number in enumerate(order):
-        if place and common[place] == len(rows[order[place - 1]].ids):
+    for index, number in enumerate(order):
+        if index and common[index] == len(rows[order[index - 1]].ids):
             chains[-1].append(number)
         else:
             chains.append([number])
@@ -239,13 +239,13 @@ def _pack_by_row(rows: Sequence[Row], budget: int | None) -> list[Packed]:
         if parts[-1] and budget is not None and (len(parts[-1]) + 1) * len(rows[chain[-1]].ids) > budget:
             parts.append([])
         parts[-1].append(chain)
-    found: list[Packed] = []
+    batches: list[Packed] = []
     for part in parts:
         numbers = sorted(number for chain in part for number in chain)
         order, common = sort_rows([rows[number] for number in numbers])
-        packed = _lay_out(rows, [numbers[place] for place in order], common)
-        found.append(replace(packed, by_row=True))
-    return found
+        packed = _lay_out(rows, [numbers[index] for index in order], common)
+        batches.append(replace(packed, by_row=True))
+    return batches
 
 
 def cuts(lengths: Sequence[int], common: Sequence[int], budget: int) -> list[int]:
@@ -260,8 +260,8 @@ def cuts(lengths: Sequence[int], common: Sequence[int], budget: int) -> list[int
     count = len(lengths)
     # Tokens in rows 0..n that no earlier row has.
     new = [0] * (count + 1)
-    for place in range(count):
-        new[place + 1] = new[place] + lengths[place] - common[place]
+    for index in range(count):
+        new[index + 1] = new[index] + lengths[index] - common[index]
     # For the first n rows: repeated tokens, parts, and the first row of the last part.
     best: list[tuple[int, int, int]] = [(0, 0, 0)]
     window: deque[tuple[tuple[int, int], int]] = deque()
@@ -275,10 +275,10 @@ def cuts(lengths: Sequence[int], common: Sequence[int], budget: int) -> list[int
             window.popleft()
         (repeated, parts), begin = window[0]
         best.append((repeated, parts, begin))
-    found = [count]
-    while found[-1]:
-        found.append(best[found[-1]][2])
-    return found[::-1]
+    bounds = [count]
+    while bounds[-1]:
+        bounds.append(best[bounds[-1]][2])
+    return bounds[::-1]
 
 
 def _check(number: int, row: Row, budget: int | None) -> None:
@@ -308,16 +308,16 @@ def _lay_out(rows: Sequence[Row], order: list[int], common: list[int]) -> Packed
     positions = np.arange(size, dtype=np.int64)
     path = np.empty(max(lengths), np.int64)
     trained: list[NDArray[np.int64]] = []
-    for place, number in enumerate(order):
-        row, shared, begin, end = rows[number], common[place], offsets[place], offsets[place + 1]
+    for index, number in enumerate(order):
+        row, shared, begin, end = rows[number], common[index], offsets[index], offsets[index + 1]
         if begin < end:
             ids[begin:end] = row.ids[shared:]
             positions[begin:end] -= begin - shared
             parents[begin] = path[shared - 1] if shared else -1
-            path[shared : lengths[place]] = np.arange(begin, end)
-        trained.append(path[: lengths[place]][row.trained])
+            path[shared : lengths[index]] = np.arange(begin, end)
+        trained.append(path[: lengths[index]][row.trained])
     # A label is a token of the tree at a temperature; its parent predicts it. Each is scored once.
-    counts = np.array([len(one) for one in trained], np.int64)
+    counts = np.array([len(indices) for indices in trained], np.int64)
     mask: NDArray[np.bool_] = np.arange(int(counts.max())) < counts[:, None]
     distinct, which = np.unique(
         np.array([rows[number].temperature for number in order], np.float32), return_inverse=True
@@ -351,8 +351,8 @@ def _ends(common: list[int], offsets: list[int]) -> NDArray[np.int64]:
     ends = np.full(offsets[-1], offsets[-1])
     # The path to the newest token, as runs of neighbours: depth and index of the first, length.
     runs: list[tuple[int, int, int]] = []
-    for place, shared in enumerate(common):
-        begin, end = offsets[place], offsets[place + 1]
+    for index, shared in enumerate(common):
+        begin, end = offsets[index], offsets[index + 1]
         while runs and runs[-1][0] + runs[-1][2] > shared:
             depth, first, count = runs.pop()
             kept = max(0, shared - depth)

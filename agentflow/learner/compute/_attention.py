@@ -82,8 +82,8 @@ class TreeMask:
     @cached_property
     def visible(self) -> Tensor:
         """(tokens, tokens) Dense visibility mask."""
-        place = torch.arange(len(self.ends), device=self.device)
-        return self._sees(place[:, None], place)
+        indices = torch.arange(len(self.ends), device=self.device)
+        return self._sees(indices[:, None], indices)
 
     @cached_property
     def flex_mask(self) -> Any:  # noqa: ANN401 - FlexAttention's
@@ -102,7 +102,7 @@ class TreeMask:
     @cached_property
     def _sees(self) -> Callable[[Tensor, Tensor], Tensor]:
         """Return whether a query sees a key, by their indices."""
-        ends, depths = (torch.from_numpy(one).to(self.device) for one in (self.ends, self.depths))
+        ends, depths = (torch.from_numpy(array).to(self.device) for array in (self.ends, self.depths))
         window = self.window
         if window is None:
             return lambda query, key: (key <= query) & (query < ends[key])
@@ -134,7 +134,7 @@ def _cut(ends: NDArray[np.int64], depths: NDArray[np.int64]) -> list[tuple[int, 
     # True where the parent of a token is the token before it.
     continues = np.concatenate(([False], ends[:-1] > np.arange(1, size)))
     starts = [*np.flatnonzero(~continues | (np.arange(size) % QUERIES == 0)).tolist(), size]
-    found: list[tuple[int, int]] = []
+    bounds: list[tuple[int, int]] = []
     begin, above = 0, 0
     for start, stop in pairwise(starts):
         if start == begin:
@@ -143,10 +143,10 @@ def _cut(ends: NDArray[np.int64], depths: NDArray[np.int64]) -> list[tuple[int, 
         have, more = start - begin, stop - start
         apart = more * (depth + more) + KEY_COST * (depth + more) + BLOCK_COST
         if more * (above + 2 * have + more) > apart:
-            found.append((begin, start))
+            bounds.append((begin, start))
             begin, above = start, depth
-    found.append((begin, size))
-    return found
+    bounds.append((begin, size))
+    return bounds
 
 
 def attend(
@@ -221,7 +221,7 @@ def dense(
             query, key, value, attn_mask=visible, scale=scale, enable_gqa=query.shape[1] != key.shape[1]
         )
     groups = query.shape[1] // key.shape[1]
-    keys, values = (_exact(one.repeat_interleave(groups, 1)) for one in (key, value))
+    keys, values = (_exact(tensor.repeat_interleave(groups, 1)) for tensor in (key, value))
     scores = (_exact(query) * scale) @ keys.mT
     if softcap is not None:
         scores = torch.tanh(scores / softcap) * softcap
@@ -297,23 +297,29 @@ class _ByBlocks(torch.autograd.Function):
         sinks = others[0] if others else None
         tree: TreeMask = ctx.tree
         keys, values = key[0], value[0]
-        queries, outs, grads = (_grouped(one, keys) for one in (query, out, grad))
+        queries, outs, grads = (_grouped(tensor, keys) for tensor in (query, out, grad))
         query_grad, key_grad, value_grad = torch.empty_like(query), _zeros(keys), _zeros(values)
         sink_grad = None if sinks is None else _zeros(sinks)
         query_grads = _grouped(query_grad, keys)
         for block in tree.blocks:
-            asked, seen, given = _chosen(queries, block), keys[:, block.keys], _chosen(grads, block)
-            weights, slope = _weights(asked, seen, block, ctx.scale, ctx.softcap, sinks)
-            _add(value_grad, block, weights.mT @ given)
-            inner = (given * _chosen(outs, block)).sum(-1, keepdim=True)
-            scores = (given @ _exact(values[:, block.keys]).mT).sub_(inner).mul_(weights).mul_(ctx.scale)
+            block_queries, block_keys, block_grads = (
+                _chosen(queries, block),
+                keys[:, block.keys],
+                _chosen(grads, block),
+            )
+            weights, slope = _weights(block_queries, block_keys, block, ctx.scale, ctx.softcap, sinks)
+            _add(value_grad, block, weights.mT @ block_grads)
+            inner = (block_grads * _chosen(outs, block)).sum(-1, keepdim=True)
+            scores = (
+                (block_grads @ _exact(values[:, block.keys]).mT).sub_(inner).mul_(weights).mul_(ctx.scale)
+            )
             if slope is not None:
                 scores.mul_(slope)
             if sink_grad is not None:
                 sunk = inner * (1 - weights.sum(-1, keepdim=True))
                 sink_grad -= sunk.unflatten(1, (-1, block.end - block.begin)).sum((2, 3)).flatten()
-            _put(query_grads, block, scores @ _exact(seen))
-            _add(key_grad, block, scores.mT @ asked)
+            _put(query_grads, block, scores @ _exact(block_keys))
+            _add(key_grad, block, scores.mT @ block_queries)
         return (
             query_grad,
             key_grad[None].to(key.dtype),

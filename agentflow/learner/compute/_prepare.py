@@ -221,9 +221,9 @@ def _of_unit_gain(weight: Tensor) -> Tensor:
     return weight.div_(spread) if spread else weight
 
 
-def _near(one: Tensor, other: Tensor) -> bool:
+def _near(ours: Tensor, theirs: Tensor) -> bool:
     """Return true if no element differs by more than the tolerance; NaN differs."""
-    return bool(((one - other).abs() <= TOLERANCE).all())
+    return bool(((ours - theirs).abs() <= TOLERANCE).all())
 
 
 def _own_scores(plain: Any, row: Row) -> Tensor:  # noqa: ANN401

@@ -276,9 +276,9 @@ def write_state(folder: Path, state: BackboneState, tensors: Iterable[tuple[str,
 
     :raises CheckpointError: if it can't be written.
     """
-    with atomic_folder(folder) as place:
-        write_tensors(place, tensors)
-        (place / STATE).write_bytes(msgspec.json.encode(state))
+    with atomic_folder(folder) as draft:
+        write_tensors(draft, tensors)
+        (draft / STATE).write_bytes(msgspec.json.encode(state))
 
 
 def read_state(folder: Path) -> BackboneState:
@@ -301,21 +301,27 @@ def restore_tensors(folder: Path, optimizer: Optimizer) -> None:
 
     :raises ConfigurationError: if they are of another model; nothing has changed then.
     """
-    found = dict(read_tensors(folder))
+    tensors = dict(read_tensors(folder))
     stored = {
-        name.removeprefix("weight/"): list(one.shape) for name, one in found.items() if name[:7] == "weight/"
+        name.removeprefix("weight/"): list(tensor.shape)
+        for name, tensor in tensors.items()
+        if name[:7] == "weight/"
     }
-    own = {name: list(weight.shape) for name, weight in optimizer.weights.items()}
-    if stored != own:
-        differs = sorted(name for name in stored.keys() | own.keys() if stored.get(name) != own.get(name))
+    expected = {name: list(weight.shape) for name, weight in optimizer.weights.items()}
+    if stored != expected:
+        differs = sorted(
+            name for name in stored.keys() | expected.keys() if stored.get(name) != expected.get(name)
+        )
         raise ConfigurationError(
             f"{folder} is of another model: {len(differs)} weights differ, such as {differs[0]}; "
             "name the policy that it was saved with, or use another folder"
         )
     optimizer.adam.state.clear()
     for name, weight in optimizer.weights.items():
-        weight.copy_(sharded_like(found[f"weight/{name}"], weight))
-        moments = {moment: found[f"{moment}/{name}"] for moment in _MOMENTS if f"{moment}/{name}" in found}
+        weight.copy_(sharded_like(tensors[f"weight/{name}"], weight))
+        moments = {
+            moment: tensors[f"{moment}/{name}"] for moment in _MOMENTS if f"{moment}/{name}" in tensors
+        }
         if moments:
             optimizer.adam.state[weight] = {
                 moment: tensor if moment == "step" else sharded_like(tensor, weight)
@@ -326,11 +332,11 @@ def restore_tensors(folder: Path, optimizer: Optimizer) -> None:
 
 def randomness() -> dict[str, Any]:
     """Return the states of Python's, numpy's and torch's random generators, as JSON."""
-    kind, numbers, place, has_gauss, gauss = np.random.get_state()
+    kind, numbers, position, has_gauss, gauss = np.random.get_state()
     version, inner, following = random.getstate()
     return {
         "python": [version, list(inner), following],
-        "numpy": [kind, np.asarray(numbers).tolist(), place, has_gauss, gauss],
+        "numpy": [kind, np.asarray(numbers).tolist(), position, has_gauss, gauss],
         "torch": _text(torch.get_rng_state()),
         "cuda": [_text(state) for state in torch.cuda.get_rng_state_all()]
         if torch.cuda.is_available()
@@ -367,10 +373,10 @@ def merged_weights(plain: nn.Module, dtype: torch.dtype) -> Iterator[tuple[str, 
             continue
         owner, _, kind = name.rpartition(".")
         outer: Any = modules.get(owner.removesuffix(".base_layer"))
-        found = whole(weight)
+        merged = whole(weight)
         if owner.endswith(".base_layer") and kind == "weight":
-            found = found.float() + _added(outer)
-        yield name.replace(".base_layer.", "."), found.to(dtype)
+            merged = merged.float() + _added(outer)
+        yield name.replace(".base_layer.", "."), merged.to(dtype)
 
 
 def _added(layer: Any) -> Tensor:  # noqa: ANN401 - a layer of peft
@@ -397,9 +403,9 @@ def write_adapters(
 
     :raises CheckpointError: if they can't be written.
     """
-    with atomic_folder(folder) as place, saving():
-        model.peft_config["default"].save_pretrained(place)
-        save_file(dict(weights), place / "adapter_model.safetensors")
+    with atomic_folder(folder) as draft, saving():
+        model.peft_config["default"].save_pretrained(draft)
+        save_file(dict(weights), draft / "adapter_model.safetensors")
 
 
 def merge_adapters(settings: PolicySettings, adapters: Path, folder: Path, *, durable: bool = True) -> Path:
@@ -418,10 +424,10 @@ def merge_adapters(settings: PolicySettings, adapters: Path, folder: Path, *, du
     try:
         with warnings.catch_warnings(action="ignore"):  # a missing weight is an error below
             model: Any = PeftModel.from_pretrained(base, str(adapters))
-            found = load_file(adapters / "adapter_model.safetensors")
+            weights = load_file(adapters / "adapter_model.safetensors")
     except Exception as error:  # boundary: the libraries raise what a damaged file leads to
         raise ConfigurationError(f"{adapters} can't be loaded: {error_line(error)}") from error
-    if differing := sorted(get_peft_model_state_dict(model).keys() ^ found.keys()):
+    if differing := sorted(get_peft_model_state_dict(model).keys() ^ weights.keys()):
         raise ConfigurationError(
             f"{adapters}: {len(differing)} weights are missing or unknown, such as {differing[0]}; save them again"
         )
@@ -444,15 +450,15 @@ def write_model(
     :param durable: survive a power failure.
     :raises CheckpointError: if it can't be written.
     """
-    with atomic_folder(folder, durable=durable) as place, no_progress_bars(), saving():
-        plain.save_pretrained(place, state_dict=dict(weights), max_shard_size="4GB")
+    with atomic_folder(folder, durable=durable) as draft, no_progress_bars(), saving():
+        plain.save_pretrained(draft, state_dict=dict(weights), max_shard_size="4GB")
         # The original configuration: training changed parts of it, such as the attention implementation.
         config: Any = AutoConfig.from_pretrained(origin, trust_remote_code=settings.trust_remote_code)
         config.dtype = settings.dtype
-        config.save_pretrained(place)
+        config.save_pretrained(draft)
         for path in origin.iterdir():
             if path.is_file() and not str(path).endswith(NOT_COPIED):
-                shutil.copyfile(path, place / path.name)
+                shutil.copyfile(path, draft / path.name)
 
 
 def whole(tensor: Tensor) -> Tensor:
@@ -476,7 +482,7 @@ def write_tensors(folder: Path, tensors: Iterable[tuple[str, Tensor]]) -> None:
     for name, tensor in tensors:
         # A tied tensor is written again.
         portion[name] = tensor.contiguous().clone()
-        if sum(one.nbytes for one in portion.values()) >= PORTION:
+        if sum(tensor.nbytes for tensor in portion.values()) >= PORTION:
             _write(portion, folder, files)
             portion, files = {}, files + 1
     if portion:
@@ -500,6 +506,6 @@ def saving() -> Generator[None]:
     try:
         yield
     except SafetensorError as error:
-        found = _ERRNO.search(str(error))
-        number = int(found[1]) if found else errno.EIO
+        match = _ERRNO.search(str(error))
+        number = int(match[1]) if match else errno.EIO
         raise OSError(number, os.strerror(number)) from error

@@ -212,20 +212,20 @@ class LossSettings(Section):
 
     @model_validator(mode="before")
     @classmethod
-    def _with_recipe(cls, given: object) -> object:
-        if not _is_mapping(given):
-            return given
-        name = given.get("name", "flow_grpo")
+    def _with_recipe(cls, values: object) -> object:
+        if not _is_mapping(values):
+            return values
+        name = values.get("name", "flow_grpo")
         if not isinstance(name, str):
-            return given
+            return values
         try:
             recipe = {cls.renamed.get(key, key): value for key, value in find_loss(name).recipe.items()}
         except ConfigurationError as error:
             raise ValueError(str(error).partition(": ")[2]) from None
-        correction = given.get("correction", recipe.get("correction", "truncate"))
+        correction = values.get("correction", recipe.get("correction", "truncate"))
         defaults = {**CORRECTIONS.get(correction, {}), **recipe}
-        present = {cls.renamed.get(key, key) for key in given}
-        return {**{key: value for key, value in defaults.items() if key not in present}, **given}
+        present = {cls.renamed.get(key, key) for key in values}
+        return {**{key: value for key, value in defaults.items() if key not in present}, **values}
 
     @model_validator(mode="after")
     def _agrees(self) -> Self:
@@ -483,9 +483,9 @@ def _figures(
             means["reference/kl"] = kl.detach()
         if entropy is not None:
             means["policy/entropy"] = entropy.detach().double()
-        found = [values[mask].mean() for values in means.values()]
-        found += [values[mask].max() for values in largest.values()]
-        numbers = [float(value) for value in torch.stack(found)]
+        statistics = [values[mask].mean() for values in means.values()]
+        statistics += [values[mask].max() for values in largest.values()]
+        numbers = [float(value) for value in torch.stack(statistics)]
     return {COUNT: float(count), **dict(zip([*means, *largest], numbers, strict=True))}
 
 
@@ -506,24 +506,24 @@ def _padding(rows: Sequence[Row], like: "Tensor") -> "Callable[[Sequence[NDArray
 
 def _numbered(rows: Sequence[Row]) -> tuple[list[NDArray[np.generic]], int]:
     """Return the units of a part of a step, renumbered from 0, and their number."""
-    known, numbers = np.unique(np.concatenate([row.units for row in rows]), return_inverse=True)
-    return np.split(numbers.astype(np.int64), np.cumsum([len(row.units) for row in rows])[:-1]), len(known)
+    units, numbers = np.unique(np.concatenate([row.units for row in rows]), return_inverse=True)
+    return np.split(numbers.astype(np.int64), np.cumsum([len(row.units) for row in rows])[:-1]), len(units)
 
 
 def _references(rows: Sequence[Row]) -> list[NDArray[np.float32]]:
-    found = [row.reference for row in rows if row.reference is not None]
-    if len(found) < len(rows):
+    references = [row.reference for row in rows if row.reference is not None]
+    if len(references) < len(rows):
         raise ValueError("loss.kl_coef needs the reference log-probabilities of all rows, and some have none")
-    return found
+    return references
 
 
 def _refuse_not_finite(values: "Tensor", rows: Sequence[Row]) -> None:
     unusable = (~values.detach().isfinite()).any(dim=1)
     broken = [row for row, flag in enumerate(unusable.unbind()) if bool(flag)]
     if broken:
-        places = ", ".join(str(row) for row in broken[:8]) + (", …" if len(broken) > 8 else "")
+        numbers = ", ".join(str(row) for row in broken[:8]) + (", …" if len(broken) > 8 else "")
         raise LossFailure(
-            f"the loss is not finite in {len(broken)} of {len(rows)} rows: {places}", rows=tuple(broken)
+            f"the loss is not finite in {len(broken)} of {len(rows)} rows: {numbers}", rows=tuple(broken)
         )
 
 
@@ -598,26 +598,26 @@ def _settings(name: str, config: Any) -> LossSettings:  # noqa: ANN401
     )
 
 
-def _weights(mask: "Tensor", mode: str, known: Mapping[str, Any]) -> "Tensor":
+def _weights(mask: "Tensor", mode: str, totals: Mapping[str, Any]) -> "Tensor":
     """Return the weight of each token; `known` has the totals of the batch that these rows are part of."""
     lengths = mask.sum(dim=1, keepdim=True).double()
     is_trained = (lengths > 0).double()
-    ranks = known.get("dp_size") or 1
-    sequences = known.get("global_batch_size") or is_trained.sum()
-    one = mask.double() * ranks
+    ranks = totals.get("dp_size") or 1
+    sequences = totals.get("global_batch_size") or is_trained.sum()
+    weights = mask.double() * ranks
     match mode:
         case "token-mean":
-            return one / (known.get("batch_num_tokens") or lengths.sum())
+            return weights / (totals.get("batch_num_tokens") or lengths.sum())
         case "token-sum":
-            return one
+            return weights
         case "seq-mean-token-sum":
-            return one / sequences
-        case "seq-mean-token-sum-norm" if known.get("loss_scale_factor"):
-            return one / sequences / known["loss_scale_factor"]
+            return weights / sequences
+        case "seq-mean-token-sum-norm" if totals.get("loss_scale_factor"):
+            return weights / sequences / totals["loss_scale_factor"]
         case "seq-mean-token-sum-norm":
             raise ValueError("seq-mean-token-sum-norm needs loss_scale_factor")
         case "seq-mean-token-mean":
-            return one / sequences / lengths.clamp(min=1)
+            return weights / sequences / lengths.clamp(min=1)
         case _:
             raise ValueError(f"loss_agg_mode {mode} is not supported without episodes")
 

@@ -152,14 +152,14 @@ def trained_calls(samples: Sequence[Sample], settings: LossSettings) -> list[tup
     equal = equal_groups(samples, settings) if settings.filter_groups else []
     dropped = {position for group in equal for position in group}
     kept = [position for position in range(len(samples)) if position not in dropped]
-    found = _trained_calls([samples[position] for position in kept], settings)
-    return [(kept[place], number) for place, number in found]
+    calls = _trained_calls([samples[position] for position in kept], settings)
+    return [(kept[index], number) for index, number in calls]
 
 
 def _trained_calls(samples: Sequence[Sample], settings: LossSettings) -> list[tuple[int, int]]:
     return [
-        (place, number)
-        for place, sample in enumerate(samples)
+        (position, number)
+        for position, sample in enumerate(samples)
         for number, call in enumerate(sample.calls)
         if is_trained(call, settings)
     ]
@@ -251,29 +251,30 @@ def call_advantages(samples: Sequence[Sample], settings: LossSettings) -> list[N
     Turn rewards are compared with all turn rewards of the group, and summed over the call and those after it. See docs/losses.md.
     """
     whole = advantages_of(samples, settings)
-    found = [np.full(len(sample.calls), whole[place]) for place, sample in enumerate(samples)]
+    advantages = [np.full(len(sample.calls), whole[position]) for position, sample in enumerate(samples)]
     for group in _groups(samples):
-        if not any(any(samples[place].turn_rewards) for place in group):
+        if not any(any(samples[position].turn_rewards) for position in group):
             continue
         turns = [
-            np.array(samples[place].turn_rewards or [0.0] * len(samples[place].calls)) for place in group
+            np.array(samples[position].turn_rewards or [0.0] * len(samples[position].calls))
+            for position in group
         ]
         rewards = np.concatenate(turns)
         counts = [
-            np.full(len(turn), float(samples[place].multiplicity))
-            for place, turn in zip(group, turns, strict=True)
+            np.full(len(turn), float(samples[position].multiplicity))
+            for position, turn in zip(group, turns, strict=True)
         ]
         if settings.baseline != "none" and len(rewards):
             rewards = _within(rewards, np.concatenate(counts), settings)
         ends = np.cumsum([len(turn) for turn in turns])[:-1]
-        for place, own in zip(group, np.split(rewards, ends), strict=True):
-            found[place] = found[place] + own[::-1].cumsum()[::-1]
-    return found
+        for position, sums in zip(group, np.split(rewards, ends), strict=True):
+            advantages[position] = advantages[position] + sums[::-1].cumsum()[::-1]
+    return advantages
 
 
 def _largest(calls: Sequence[NDArray[np.float64]], episodes: NDArray[np.float64]) -> float:
     """Return the largest absolute advantage of a call, or of an episode without calls."""
-    return max((float(np.abs(one).max(initial=0.0)) for one in [episodes, *calls]), default=0.0)
+    return max((float(np.abs(advantages).max(initial=0.0)) for advantages in [episodes, *calls]), default=0.0)
 
 
 def shaped_rewards(samples: Sequence[Sample], settings: LossSettings) -> NDArray[np.float64]:
@@ -296,7 +297,7 @@ def equal_groups(samples: Sequence[Sample], settings: LossSettings) -> list[list
 
 
 def _same_turns(samples: Sequence[Sample], group: Sequence[int]) -> bool:
-    return len({reward for place in group for reward in samples[place].turn_rewards or (0.0,)}) < 2
+    return len({reward for position in group for reward in samples[position].turn_rewards or (0.0,)}) < 2
 
 
 def _groups(samples: Sequence[Sample]) -> list[list[int]]:
