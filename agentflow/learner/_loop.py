@@ -1,10 +1,11 @@
 """The training loop: rollout, step, weight update of the engine, repeat."""
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from statistics import fmean
-from typing import NamedTuple, TypeVar, TypeVarTuple, Unpack
+from typing import Final, NamedTuple, TypeVar, TypeVarTuple, Unpack
 
 import anyio
 import anyio.to_thread
@@ -23,10 +24,12 @@ from agentflow.learner._backbone import (
 from agentflow.learner._checkpoints import CheckpointError, Checkpoints
 from agentflow.learner._config import TrainConfig
 from agentflow.learner._groups import (
+    MAX_CLASSES,
     Batch,
+    GroupOutcome,
     Sample,
-    SignalWatch,
     batch_figures,
+    group_outcomes,
     optimizer_parts,
     signal_figures,
 )
@@ -48,6 +51,11 @@ _UNKNOWN = np.zeros(0, np.float32)
 
 PROBE_ROWS, PROBE_TOKENS = 8, 256
 """Maximum size of a probe, but for its first row."""
+
+MAX_FLAT_SHARE: Final = 0.8
+"""Share of groups with equal rewards from which a step counts as one without signal."""
+FLAT_STEPS: Final = 5
+"""Consecutive steps without signal before a warning."""
 
 A = TypeVarTuple("A")
 T = TypeVar("T")
@@ -380,6 +388,64 @@ def choose_probe(rows: Sequence[Row], log_probs: Sequence[NDArray[np.float32]]) 
         log_probs[:count] if is_comparable else [],
         float(np.sqrt(np.square(differences).mean())) if len(differences) else 0.0,
     )
+
+
+class SignalWatch:
+    """Logs advice once when most groups, or all of a class, have had equal rewards for several steps."""
+
+    def __init__(self) -> None:
+        self._flat_steps = 0
+        self._advised = False
+        self._flat_steps_of: Counter[str] = Counter()
+        self._warned: set[str] = set()
+
+    def add(self, batch: Batch) -> None:
+        """Take the outcomes of a step into account."""
+        outcomes = group_outcomes(batch)
+        if not outcomes:
+            return
+        is_flat = fmean(outcome.is_flat for outcome in outcomes) > MAX_FLAT_SHARE
+        self._flat_steps = self._flat_steps + 1 if is_flat else 0
+        if self._flat_steps >= FLAT_STEPS and not self._advised:
+            self._advised = True
+            solved = fmean(outcome.reward for outcome in outcomes) > 0.5
+            logger.warning(
+                "most groups give no signal: their rewards are equal",
+                step=batch.step,
+                advice=f"use {'harder tasks' if solved else 'easier tasks or examples in the prompt'}, larger groups "
+                "(schedule.episodes_per_task), a higher temperature, or schedule.replace_equal",
+            )
+        by_class: dict[str, list[GroupOutcome]] = {}
+        for outcome in outcomes:
+            by_class.setdefault(outcome.task_class, []).append(outcome)
+        if len(by_class) <= MAX_CLASSES:
+            self._watch_classes(batch.step, by_class)
+
+    def _watch_classes(self, step: int, by_class: Mapping[str, list[GroupOutcome]]) -> None:
+        for name, of_class in by_class.items():
+            others = [
+                outcome for other, outcomes in by_class.items() if other != name for outcome in outcomes
+            ]
+            if not all(outcome.is_flat for outcome in of_class):
+                self._flat_steps_of[name] = 0
+            elif not all(outcome.is_flat for outcome in others) and _mean_reward(of_class) < _mean_reward(
+                others
+            ):
+                self._flat_steps_of[name] += 1
+            if self._flat_steps_of[name] >= FLAT_STEPS and name not in self._warned:
+                self._warned.add(name)
+                logger.warning(
+                    "a class of tasks gives no signal while others learn: it is about to be forgotten",
+                    task_class=name or "none",
+                    step=step,
+                    reward=round(_mean_reward(of_class), 4),
+                    advice="fine-tune on a few right answers first, show an example of it in the prompt, raise its share of the "
+                    "tasks, or use larger groups",
+                )
+
+
+def _mean_reward(outcomes: Iterable[GroupOutcome]) -> float:
+    return fmean(outcome.reward for outcome in outcomes)
 
 
 class _Part(NamedTuple):

@@ -8,7 +8,8 @@ from rich.console import Console
 
 from agentflow.cli._train import training_view
 from agentflow.learner import Batch, EpisodeResult, Group, Sample
-from agentflow.learner._groups import ReplacedGroup, SignalWatch, class_of, signal_figures
+from agentflow.learner._groups import ReplacedGroup, class_of, signal_figures
+from agentflow.learner._loop import SignalWatch
 from agentflow.learner._progress import TrainProgress
 from agentflow.runs import Phase
 from agentflow.trace import Task
