@@ -158,21 +158,17 @@ def attend(
     *,
     tree: TreeMask | None = None,
     attention: Attention = "auto",
-    scaling: float | None = None,
-    dropout: float = 0.0,
     **others: Any,  # noqa: ANN401 - differs by layer
 ) -> tuple[Tensor, None]:
     """Compute the attention of a layer: along the tree if there is one, otherwise over rows as transformers does.
 
     :raises ConfigurationError: if the layer needs more than windows, soft-capped scores and sinks.
     """
-    softcap, sinks = others.get("softcap"), others.get("s_aux")
+    softcap, sinks, scaling = others.get("softcap"), others.get("s_aux"), others.get("scaling")
     scale = scaling if scaling is not None else query.shape[-1] ** -0.5
     if tree is None:
         if softcap is None and sinks is None:
-            return sdpa_attention_forward(
-                module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, **others
-            )
+            return sdpa_attention_forward(module, query, key, value, attention_mask, **others)
         if attention_mask is None:
             pairs = (query.shape[2], key.shape[2])
             attention_mask = torch.ones(pairs, dtype=torch.bool, device=query.device).tril(
@@ -182,7 +178,7 @@ def attend(
         return out.transpose(1, 2).contiguous(), None
     if others.get("position_bias") is not None:
         raise ConfigurationError(f"{type(module).__name__} has a position bias")
-    if dropout:
+    if others.get("dropout"):
         raise ConfigurationError(
             f"{type(module).__name__} has attention dropout, which differs between layouts: set attention_dropout to 0"
         )
