@@ -54,6 +54,7 @@ from agentflow.trace import (
     Usage,
     Verdict,
     Voice,
+    calls_of_answer,
     node_id,
     tree_id,
 )
@@ -382,23 +383,18 @@ class TreeRun(JournalRun[SeedResult]):
 
     def tokens(self, seed: str) -> list[SeedTokens]:
         """Return the rows of exact tokens of the planner's calls."""
-        tree = TokenTree()
-        for call in self.planner_calls(seed):
-            tree.add(call)
-        return token_rows(tree)
+        return token_rows(TokenTree(self.planner_calls(seed)))
 
     def planner_calls(self, seed: str) -> list[TokenCall]:
         """Return the planner's calls with known tokens; their keys are `plan/SPOT/NUMBER`."""
         stored = self.stored(seed)
         voice = Voice(role="planner", episode=seed)
-        found: list[TokenCall] = []
+        calls: list[TokenCall] = []
         for key, body in self._journal.entries(self._run, stored.seed.index, "plan/").items():
             reply = msgspec.json.decode(body, type=Reply[Plan])
             if reply.tokens is not None:
-                for number, tokens in enumerate(reply.unusable, 1):
-                    found.append(TokenCall(id=f"{key}/unusable/{number}", voice=voice, tokens=tokens))
-                found.append(TokenCall(id=key, voice=voice, tokens=reply.tokens))
-        return found
+                calls += calls_of_answer(key, reply, voice)
+        return calls
 
     def _records(self, stored: StoredSeed, spots: Iterable[str]) -> dict[str, Node]:
         """Return the records of actions by spot. Earlier versions stored the action only in the tree of a finished seed."""

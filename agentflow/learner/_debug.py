@@ -19,10 +19,10 @@ from agentflow.learner._config import FROZEN, POLICY, TrainConfig
 from agentflow.learner._engine import policy_at
 from agentflow.learner._episode_runner import open_episode_runner
 from agentflow.learner._group_rollout import GroupRollout, GroupSettings
-from agentflow.learner._groups import EpisodeResult, Group, Sample
-from agentflow.learner._rows import Row
-from agentflow.learner._task_order import TaskDraw, TaskOrder
+from agentflow.learner._groups import EpisodeResult, Group, Sample, TaskDraw
+from agentflow.learner._sources import TaskOrder
 from agentflow.learner.losses import LossSettings, advantages_of, loss_of, rows_of
+from agentflow.learner.packing import Row
 from agentflow.models import OFFLINE, ModelSettings, has_replicas
 from agentflow.rollouts import Assignment
 from agentflow.scoring import Metric
@@ -119,8 +119,8 @@ async def _only_model(config: TrainConfig) -> str:
         ) from None
 
 
-def _count(given: set[str], name: str, value: int) -> int:
-    return value if name in given else min(value, DEFAULT_COUNT)
+def _count(fields: set[str], name: str, value: int) -> int:
+    return value if name in fields else min(value, DEFAULT_COUNT)
 
 
 async def _group(rollout: GroupRollout, draw: TaskDraw, size: int, say: Callable[[str], None]) -> Group:

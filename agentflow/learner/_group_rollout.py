@@ -19,9 +19,17 @@ from agentflow.errors import (
     unwrap_group,
 )
 from agentflow.learner._config import ValidationSettings
-from agentflow.learner._groups import Batch, EpisodeResult, FailureCause, Group, Sample, sample_of
-from agentflow.learner._signal import class_of, rewards_by_class
-from agentflow.learner._task_order import TaskDraw
+from agentflow.learner._groups import (
+    Batch,
+    EpisodeResult,
+    FailureCause,
+    Group,
+    Sample,
+    TaskDraw,
+    class_of,
+    rewards_by_class,
+    sample_of,
+)
 from agentflow.scoring import Metric, Scored, ScoreGuard, confidence_interval, pass_at
 from agentflow.tasks import scored_verdict
 from agentflow.telemetry import episode_operation, get_logger, record_score

@@ -17,8 +17,7 @@ from agentflow.learner._group_rollout import (
     GroupSettings,
     ready_at_once,
 )
-from agentflow.learner._groups import EpisodeResult, FailureCause, Group, samples_of_tree
-from agentflow.learner._task_order import TaskDraw
+from agentflow.learner._groups import EpisodeResult, FailureCause, Group, TaskDraw, samples_of_tree
 from agentflow.models import Call, Completion, Model, ModelWrapper
 from agentflow.runs import start_child
 from agentflow.sandbox import Sandbox, Tool

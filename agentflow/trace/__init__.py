@@ -44,6 +44,7 @@ from agentflow.trace._node import (
     Tree,
     Usage,
     Verdict,
+    tokens_of,
 )
 from agentflow.trace._roles import (
     Example,
@@ -97,11 +98,10 @@ from agentflow.trace._token_calls import (
     ForkReason,
     Piece,
     TokenCall,
-    TokenRow,
-    TrainedSlice,
     TreeFigures,
     Voice,
     calls_of,
+    calls_of_answer,
 )
 from agentflow.trace._token_rendering import (
     Decode,
@@ -112,7 +112,6 @@ from agentflow.trace._token_rendering import (
     html_spans,
     token_texts,
 )
-from agentflow.trace._token_spans import TokenSpan, path_ids, walk
 from agentflow.trace._token_tree import TokenTree
 
 __all__ = [
@@ -176,13 +175,10 @@ __all__ = [
     "TaskVerdict",
     "Text",
     "TokenCall",
-    "TokenRow",
-    "TokenSpan",
     "TokenText",
     "TokenTree",
     "Tokens",
     "ToolCard",
-    "TrainedSlice",
     "Tree",
     "TreeFigures",
     "Turn",
@@ -192,6 +188,7 @@ __all__ = [
     "Voice",
     "as_html",
     "calls_of",
+    "calls_of_answer",
     "canonical",
     "canonical_text",
     "coloured",
@@ -199,9 +196,8 @@ __all__ = [
     "html_page",
     "html_spans",
     "node_id",
-    "path_ids",
     "token_texts",
+    "tokens_of",
     "trajectory_id",
     "tree_id",
-    "walk",
 ]

@@ -185,6 +185,28 @@ class Tokens(Struct, frozen=True, kw_only=True):
         return blake2b(ids.tobytes(), digest_size=12).hexdigest()
 
 
+class AnswerTokens(Protocol):
+    """A `Reply` or an `Exchange`."""
+
+    @property
+    def tokens(self) -> Tokens | None:
+        """Exact tokens of the answer; `None`: unknown."""
+        ...
+
+    @property
+    def unusable(self) -> tuple[Tokens, ...]:
+        """Exact tokens of earlier answers that could not be used."""
+        ...
+
+
+def tokens_of(answer: AnswerTokens) -> tuple[Tokens, ...]:
+    """Return the exact tokens of an answer after those of the unusable ones before it; empty if they are unknown.
+
+    See docs/tokens.md.
+    """
+    return () if answer.tokens is None else (*answer.unusable, answer.tokens)
+
+
 class ActionOutcome(Struct, frozen=True):
     """Result of an action."""
 

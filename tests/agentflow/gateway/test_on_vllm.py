@@ -22,8 +22,8 @@ from agentflow.gateway._chat import ChatApi
 from agentflow.gateway._dialect import ModelApi, RequestContext
 from agentflow.gateway._messages import MessagesApi
 from agentflow.gateway._responses import ResponsesApi
-from agentflow.learner._rows import scoring_row
 from agentflow.learner.local import LocalBackbone, PolicySettings
+from agentflow.learner.packing import scoring_row
 from agentflow.models import (
     Completion,
     Message,

@@ -11,9 +11,8 @@ import pytest
 from agentflow.errors import ModelFailureKind, RunStopped, StopCause, WorkPostponed, unwrap_group
 from agentflow.learner._config import ValidationSettings
 from agentflow.learner._group_rollout import GroupRollout, GroupSettings, Validation
-from agentflow.learner._groups import EpisodeResult, FailureCause, Group, Sample
-from agentflow.learner._sources import SyncSource
-from agentflow.learner._task_order import TaskDraw, TaskOrder
+from agentflow.learner._groups import EpisodeResult, FailureCause, Group, Sample, TaskDraw
+from agentflow.learner._sources import SyncSource, TaskOrder
 from agentflow.telemetry import RunTrace
 from agentflow.testing import VirtualTimeLoop
 from agentflow.trace import Task

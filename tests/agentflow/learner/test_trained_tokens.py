@@ -12,8 +12,7 @@ from agentflow.actors import Supervisor
 from agentflow.errors import ModelFailure, ModelFailureKind
 from agentflow.learner._config import GrowthRules
 from agentflow.learner._group_rollout import GroupSettings
-from agentflow.learner._groups import Group
-from agentflow.learner._task_order import TaskDraw
+from agentflow.learner._groups import Group, TaskDraw
 from agentflow.learner._tree_groups import TreeGroupRollout, TreeGrower
 from agentflow.learner.losses import LossSettings, rows_of
 from agentflow.models import Call, Completion, TextPart

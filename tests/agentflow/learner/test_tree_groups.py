@@ -11,8 +11,7 @@ from agentflow.actors import Supervisor
 from agentflow.errors import ModelFailure, ModelFailureKind
 from agentflow.learner._config import GrowthRules
 from agentflow.learner._group_rollout import GroupSettings
-from agentflow.learner._groups import FailureCause, Group
-from agentflow.learner._task_order import TaskDraw
+from agentflow.learner._groups import FailureCause, Group, TaskDraw
 from agentflow.learner._tree_groups import TreeGroupRollout, TreeGrower
 from agentflow.models import Accounts, Call, Completion, make_model
 from agentflow.sandbox import Sandbox

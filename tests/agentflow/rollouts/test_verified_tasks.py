@@ -14,7 +14,7 @@ from agentflow.engine import GrowthSettings, Prepare
 from agentflow.errors import ConfigurationError
 from agentflow.journal import MemoryPage, Page
 from agentflow.learner._group_rollout import GroupRollout, GroupSettings
-from agentflow.learner._task_order import TaskDraw
+from agentflow.learner._groups import TaskDraw
 from agentflow.rollouts import RolloutConfig, RolloutRun, RolloutSummary, assign
 from agentflow.rollouts.benchmarks import load_tasks
 from agentflow.sandbox import Sandbox, SandboxSettings

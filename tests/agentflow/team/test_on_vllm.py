@@ -120,13 +120,11 @@ async def test_each_prompt_of_the_planner_extends_the_tokens_sampled_before(vllm
         episode = await worked_on(members, 0, "What is carved over the door?")
     calls = calls_of(episode)
     assert len(calls) == TURNS
-    tree = TokenTree()
-    for call in calls:
-        tree.add(call)
+    tree = TokenTree(calls)
     assert [fork.reason for fork in tree.forks()] == ["opening", *["append"] * (TURNS - 1)]
-    [row] = tree.rows()
-    assert [one.call for one in row.trained] == [call.id for call in calls]
-    assert row.ids == calls[-1].tokens.prompt + calls[-1].tokens.sampled
+    [row] = tree.rows().values()
+    assert [piece.call for piece in row if piece.call] == [call.id for call in calls]
+    assert sum((piece.ids for piece in row), ()) == calls[-1].tokens.prompt + calls[-1].tokens.sampled
 
 
 def shared_by(one: tuple[int, ...], other: tuple[int, ...]) -> int:

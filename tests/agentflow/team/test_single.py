@@ -300,10 +300,10 @@ async def test_its_prompts_only_grow_by_tokens() -> None:
             episode = await solved(cast("Agent", model))
     calls = calls_of(episode, roles=("agent",))
     assert len(calls) == 4
-    tree = TokenTree()
-    for call in calls:
-        tree.add(call)
+    tree = TokenTree(calls)
     reasons = [fork.reason.value for fork in tree.forks()]
     assert reasons == ["opening", "append", "append", "append"]
-    [row] = tree.rows()
-    assert sum(row.mask) == sum(len(call.tokens.sampled) for call in calls)
+    [row] = tree.rows().values()
+    assert sum(len(piece.ids) for piece in row if piece.kind == "trained") == sum(
+        len(call.tokens.sampled) for call in calls
+    )
