@@ -157,14 +157,15 @@ def _task(tree: ExportTree, task: VerifiableTask) -> dict[str, Any]:
 
 def _calls(tree: ExportTree, known: set[str]) -> Iterator[ExportRow]:
     """Yield the calls; `row`, `start` and `stop` say where a row of `trl-sft-tokens` trains their tokens."""
-    places = {
-        part.call: (number, part.start, part.stop)
-        for number, row in enumerate(_token_tree(tree, known).rows())
-        for part in row.trained
-    }
+    slices: dict[str, tuple[int, int, int]] = {}
+    for number, pieces in enumerate(_token_tree(tree, known).rows().values()):
+        start = 0
+        for piece in pieces:
+            slices[piece.call] = number, start, start + len(piece.ids)
+            start += len(piece.ids)
     for call in tree.calls:
-        # A call that an earlier leaf shares has its place there.
-        row, start, stop = places.get(call.id, (None, None, None))
+        # A call that an earlier leaf shares has its slice there.
+        row, start, stop = slices.get(call.id, (None, None, None))
         tokens = call.tokens
         values: dict[str, Any] = {
             "tree_id": tree.id,
@@ -236,14 +237,13 @@ def _planner_rows(tree: ExportTree, take: Take) -> Iterator[ExportRow | Dropped]
 
 def _labelled(tree: ExportTree, tokens: TokenTree, role: str) -> Iterator[ExportRow]:
     """Yield the rows of the calls of one tree or episode."""
-    for number, row in enumerate(tokens.rows((lambda voice: voice.role == role) if role else None)):
-        ids = list(row.ids)
-        labels = [own if trained else _IGNORED for own, trained in zip(ids, row.mask, strict=True)]
+    rows = tokens.rows((lambda voice: voice.role == role) if role else None)
+    for number, (call, pieces) in enumerate(rows.items()):
         values: dict[str, Any] = {
             "id": f"{tree.id}/{number}",
-            "role": row.voice.role,
-            "input_ids": ids,
-            "labels": labels,
+            "role": tokens.voice(call).role,
+            "input_ids": [id for piece in pieces for id in piece.ids],
+            "labels": [id if piece.kind == "trained" else _IGNORED for piece in pieces for id in piece.ids],
             "reward": tree.reward,
         }
         yield ExportRow("train", tree.group, values)

@@ -8,11 +8,11 @@ from typing import Any, Final, NamedTuple, Protocol
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from agentflow.engine import fixed_names
 from agentflow.errors import ConfigurationError
 from agentflow.models import ToolSpec
 from agentflow.runs import image_file
 from agentflow.tasks import VerifiableTask
-from agentflow.team import fixed_names
 from agentflow.trace import Blob, ChatMessage, Node, Seed, TokenCall, Tokens, Tree, Voice
 
 _IMAGE: Final = re.compile(r"images/\w[\w.-]{0,200}")

@@ -37,7 +37,7 @@ from agentflow.synthesis import (
     start_of,
 )
 from agentflow.tasks import VerifiableTask
-from agentflow.trace import Blob, Exchange, TokenCall, Tokens, Tree, Voice, digest
+from agentflow.trace import Blob, Exchange, Tokens, Tree, Voice, calls_of_answer, digest
 
 _RESULTS: Final = "results.jsonl"
 _ROLLOUTS: Final = "rollouts"
@@ -455,16 +455,12 @@ def _episode(
         right=bool(answer) and score is not None and score >= 1.0,
         references=references,
     )
-    calls = tuple(call for exchange in exchanges for call in _calls(exchange))
+    calls = tuple(
+        call
+        for exchange in exchanges
+        for call in calls_of_answer(exchange.key, exchange, Voice(role=exchange.role))
+    )
     return ExportTree(tree=tree, is_episode=True, answers=(own,), calls=calls, reward=score, facts=facts)
-
-
-def _calls(exchange: _ExchangeLine | Exchange) -> Iterator[TokenCall]:
-    voice = Voice(role=exchange.role)
-    for number, tokens in enumerate(exchange.unusable, 1):
-        yield TokenCall(id=f"{exchange.key}/unusable/{number}", voice=voice, tokens=tokens)
-    if exchange.tokens is not None:
-        yield TokenCall(id=exchange.key, voice=voice, tokens=exchange.tokens)
 
 
 def json_lines(folder: Path, name: str, kind: type[T]) -> Iterator[T]:

@@ -29,7 +29,7 @@ from agentflow.gateway._dialect import (
     unsupported,
 )
 from agentflow.gateway._types import GatewayCall, GatewayError
-from agentflow.models import ApiAnswer, ImagePart, Sampling, TextPart, ToolSpec
+from agentflow.models import Completion, ImagePart, Sampling, TextPart, ToolSpec
 
 
 class _ChatText(StrictBody, tag="text"):
@@ -353,7 +353,7 @@ class ChatReply:
         self._id = ""
         self._sent = ""
 
-    def body(self, answers: Sequence[ApiAnswer]) -> bytes:
+    def body(self, answers: Sequence[Completion[None]]) -> bytes:
         """Return the body of a response without events."""
         choices = [
             {"index": index, "message": _message(answer), "logprobs": None, "finish_reason": answer.finish}
@@ -372,7 +372,7 @@ class ChatReply:
         self._sent += text
         yield self._chunk(0, {"content": text})
 
-    def ending(self, answers: Sequence[ApiAnswer]) -> Iterator[bytes]:
+    def ending(self, answers: Sequence[Completion[None]]) -> Iterator[bytes]:
         """Yield all events that were not sent yet."""
         for index, answer in enumerate(answers):
             if index:
@@ -400,7 +400,7 @@ class ChatReply:
         return event({**self._head(), "choices": [choice], **({"usage": None} if self._usage else {})})
 
 
-def _message(answer: ApiAnswer) -> dict[str, Any]:
+def _message(answer: Completion[None]) -> dict[str, Any]:
     content = answer.text or (None if answer.calls else "")
     message: dict[str, Any] = {"role": "assistant", "content": content, "refusal": None}
     if answer.reasoning:
@@ -408,7 +408,7 @@ def _message(answer: ApiAnswer) -> dict[str, Any]:
     return {**message, "tool_calls": _calls(answer)} if answer.calls else message
 
 
-def _calls(answer: ApiAnswer) -> list[dict[str, Any]]:
+def _calls(answer: Completion[None]) -> list[dict[str, Any]]:
     return [
         {
             "id": call.id,
@@ -419,7 +419,7 @@ def _calls(answer: ApiAnswer) -> list[dict[str, Any]]:
     ]
 
 
-def openai_usage(answers: Sequence[ApiAnswer]) -> dict[str, Any]:
+def openai_usage(answers: Sequence[Completion[None]]) -> dict[str, Any]:
     """Return the usage of a call in the format of chat completions."""
     used = total_usage(answers)
     return {
@@ -498,7 +498,7 @@ class CompletionsReply:
         self._id = ""
         self._sent = ""
 
-    def body(self, answers: Sequence[ApiAnswer]) -> bytes:
+    def body(self, answers: Sequence[Completion[None]]) -> bytes:
         """Return the body of a response without events."""
         choices = [_choice(index, answer.text, answer.finish) for index, answer in enumerate(answers)]
         head = {"id": f"cmpl-{answers[0].id}", **self._fields}
@@ -514,7 +514,7 @@ class CompletionsReply:
         self._sent += text
         yield self._chunk([_choice(0, text, None)])
 
-    def ending(self, answers: Sequence[ApiAnswer]) -> Iterator[bytes]:
+    def ending(self, answers: Sequence[Completion[None]]) -> Iterator[bytes]:
         """Yield all events that were not sent yet."""
         for index, answer in enumerate(answers):
             yield self._chunk([_choice(index, unsent(answer, "" if index else self._sent), answer.finish)])

@@ -25,7 +25,7 @@ from agentflow.gateway._images import (
 )
 from agentflow.gateway._types import GatewayCall, GatewayError
 from agentflow.models import (
-    ApiAnswer,
+    Completion,
     ImagePart,
     Message,
     Sampling,
@@ -101,7 +101,7 @@ class ReplyWriter(Protocol):
     ping: bytes
     """Event that keeps the connection open."""
 
-    def body(self, answers: Sequence[ApiAnswer]) -> bytes:
+    def body(self, answers: Sequence[Completion[None]]) -> bytes:
         """Return the body of a response without events."""
         ...
 
@@ -116,7 +116,7 @@ class ReplyWriter(Protocol):
         """Yield the events of a piece of text, while the answer is being sampled."""
         ...
 
-    def ending(self, answers: Sequence[ApiAnswer]) -> Iterator[bytes]:
+    def ending(self, answers: Sequence[Completion[None]]) -> Iterator[bytes]:
         """Yield all events that were not sent yet."""
         ...
 
@@ -449,19 +449,19 @@ def tool_spec(name: str, description: str | None, schema: dict[str, Any] | None,
     return ToolSpec(name, description or "", schema or {"type": "object", "properties": {}})
 
 
-def total_usage(answers: Sequence[ApiAnswer]) -> Usage:
+def total_usage(answers: Sequence[Completion[None]]) -> Usage:
     """Return the usage of a call: its prompt counts once."""
     used = [answer.usage for answer in answers]
     prompt = max((usage.prompt_tokens for usage in used), default=0)
     return Usage(1, prompt, sum(usage.completion_tokens for usage in used))
 
 
-def cached_tokens(answers: Sequence[ApiAnswer]) -> int:
+def cached_tokens(answers: Sequence[Completion[None]]) -> int:
     """Return the number of tokens of the prompt that were in the model's cache."""
     return max((answer.cached_tokens for answer in answers), default=0)
 
 
-def unsent(answer: ApiAnswer, sent: str) -> str:
+def unsent(answer: Completion[None], sent: str) -> str:
     """Return the text of an answer that was not sent yet.
 
     :raises GatewayError: if other text was sent.

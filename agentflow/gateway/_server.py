@@ -40,7 +40,7 @@ from agentflow.gateway._messages import MessagesApi
 from agentflow.gateway._responses import ResponsesApi, no_response
 from agentflow.gateway._types import GatewayCall, GatewayError, OnText
 from agentflow.http_server import BodyRefusedError, RequestBodies, identify
-from agentflow.models import ApiAnswer, Message
+from agentflow.models import Completion, Message
 from agentflow.telemetry import continued_trace
 from runtimes import JsonLimits
 
@@ -97,7 +97,7 @@ class EpisodeCalls(Protocol):
 
     async def complete(
         self, agent: str, call: GatewayCall, retry: str, on_text: OnText | None
-    ) -> list[ApiAnswer]:
+    ) -> list[Completion[None]]:
         """Answer a call and record it.
 
         :param retry: digest of the path and the body, a colon, and the number of earlier attempts.
@@ -143,14 +143,14 @@ class _StreamedAnswer:
         self._response: web.StreamResponse | None = None
 
     async def run(
-        self, complete: Callable[[OnText], Awaitable[list[ApiAnswer]]], ping_seconds: float
+        self, complete: Callable[[OnText], Awaitable[list[Completion[None]]]], ping_seconds: float
     ) -> bool:
         """Stream the answers; return false if the stream ended with an error.
 
         :raises GatewayError: if the call fails before the first event.
         """
         send, receive = anyio.create_memory_object_stream[tuple[str, str]](math.inf)
-        answers: list[ApiAnswer] = []
+        answers: list[Completion[None]] = []
         failures: list[GatewayError] = []
 
         async def answer() -> None:
@@ -208,7 +208,7 @@ class _StreamedAnswer:
             self._opened = True
             yield from self._reply.opening(answer)
 
-    def _ending(self, answers: Sequence[ApiAnswer]) -> Iterator[bytes]:
+    def _ending(self, answers: Sequence[Completion[None]]) -> Iterator[bytes]:
         yield from self._opening(answers[0].id)
         yield from self._reply.ending(answers)
 
@@ -307,9 +307,9 @@ class ModelRoutes:
     ) -> web.StreamResponse:
         headers = _headers(parsed, episode.overrides(agent, call))
         retry = f"{digest}:{_attempts(request.headers)}"
-        answers: list[ApiAnswer] = []
+        answers: list[Completion[None]] = []
 
-        async def complete(on_text: OnText | None) -> list[ApiAnswer]:
+        async def complete(on_text: OnText | None) -> list[Completion[None]]:
             pieces = on_text if _can_stream(call) else None
             with continued_trace(request.headers):
                 answers.extend(await episode.complete(agent, call, retry, pieces))

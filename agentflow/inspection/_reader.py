@@ -346,7 +346,7 @@ class JournalRun(RunReader, Generic[R]):
         with self._lock:
             if (known := self._results.get(number)) is not None:
                 return known
-        body = self._journal.harvests(self._run, [number]).get(number)
+        body = self._journal.results(self._run, [number]).get(number)
         if body is None:
             return None
         found = msgspec.json.decode(body, type=self.result_type)
@@ -528,7 +528,8 @@ def call_of(key: str, role: str, reply: Reply[Any], seconds: float | None = None
 def token_rows(tree: TokenTree) -> list[SeedTokens]:
     """Return the rows of a token tree."""
     rows: list[SeedTokens] = []
-    for row in tree.rows():
-        pieces, title = tuple(tree.pieces(row.call)), f"{len(row.ids)} tokens up to {row.call}"
-        rows.append(SeedTokens(title=title, agent=row.voice.agent or row.voice.role, pieces=pieces))
+    for call in tree.rows():
+        pieces, voice = tuple(tree.pieces(call)), tree.voice(call)
+        title = f"{sum(len(piece.ids) for piece in pieces)} tokens up to {call}"
+        rows.append(SeedTokens(title=title, agent=voice.agent or voice.role, pieces=pieces))
     return rows

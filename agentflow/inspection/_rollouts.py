@@ -9,6 +9,7 @@ import msgspec
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from agentflow.engine import TimedResult
 from agentflow.inspection._reader import (
     JournalRun,
     call_of,
@@ -31,7 +32,7 @@ from agentflow.inspection._types import (
 )
 from agentflow.journal import StoredSeed
 from agentflow.rollouts import TaskResult, task_of
-from agentflow.team import AgentAnswer, TimedResult
+from agentflow.team import AgentAnswer
 from agentflow.trace import (
     ActionOutcome,
     Command,
@@ -129,7 +130,7 @@ class EpisodeRun(JournalRun[TaskResult]):
         done = [each.seed.index for each in found if each.done]
         ends = {
             number: msgspec.json.decode(body, type=_TaskEnd)
-            for number, body in self._journal.harvests(self._run, done).items()
+            for number, body in self._journal.results(self._run, done).items()
         }
         summaries: list[SeedSummary] = []
         for each in found:

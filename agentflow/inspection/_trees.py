@@ -15,7 +15,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from agentflow._typeguards import is_object
-from agentflow.growth import LevelRecord, VerdictRecord, with_observations
+from agentflow.engine import LevelRecord, VerdictRecord, with_observations
 from agentflow.inspection._reader import (
     JournalRun,
     call_of,
@@ -54,6 +54,7 @@ from agentflow.trace import (
     Usage,
     Verdict,
     Voice,
+    calls_of_answer,
     node_id,
     tree_id,
 )
@@ -139,7 +140,7 @@ class VerdictReader:
     def _old(self, stored: StoredSeed) -> Mapping[str, tuple[Verdict, str]]:
         """Return the verdicts in a journal of an earlier version: of a finished tree, or those of a model."""
         number = stored.seed.index
-        if body := self._journal.harvests(self._run, [number]).get(number) if stored.done else None:
+        if body := self._journal.results(self._run, [number]).get(number) if stored.done else None:
             tree = msgspec.json.decode(body, type=SeedResult).tree
             nodes = () if tree is None else tree.nodes
             return {spot: (node.verdict, node.reason) for spot, node in nodes_by_spot(nodes).items()}
@@ -181,7 +182,7 @@ class TreeRun(JournalRun[SeedResult]):
     def _summaries(self, found: Sequence[StoredSeed]) -> list[SeedSummary]:
         numbers = [each.seed.index for each in found]
         nodes = self._journal.count_entries(self._run, numbers, "act/")
-        bodies = self._journal.harvests(self._run, [each.seed.index for each in found if each.done])
+        bodies = self._journal.results(self._run, [each.seed.index for each in found if each.done])
         ends = {number: msgspec.json.decode(body, type=_SeedEnd) for number, body in bodies.items()}
         summaries: list[SeedSummary] = []
         for each in found:
@@ -382,23 +383,18 @@ class TreeRun(JournalRun[SeedResult]):
 
     def tokens(self, seed: str) -> list[SeedTokens]:
         """Return the rows of exact tokens of the planner's calls."""
-        tree = TokenTree()
-        for call in self.planner_calls(seed):
-            tree.add(call)
-        return token_rows(tree)
+        return token_rows(TokenTree(self.planner_calls(seed)))
 
     def planner_calls(self, seed: str) -> list[TokenCall]:
         """Return the planner's calls with known tokens; their keys are `plan/SPOT/NUMBER`."""
         stored = self.stored(seed)
         voice = Voice(role="planner", episode=seed)
-        found: list[TokenCall] = []
+        calls: list[TokenCall] = []
         for key, body in self._journal.entries(self._run, stored.seed.index, "plan/").items():
             reply = msgspec.json.decode(body, type=Reply[Plan])
             if reply.tokens is not None:
-                for number, tokens in enumerate(reply.unusable, 1):
-                    found.append(TokenCall(id=f"{key}/unusable/{number}", voice=voice, tokens=tokens))
-                found.append(TokenCall(id=key, voice=voice, tokens=reply.tokens))
-        return found
+                calls += calls_of_answer(key, reply, voice)
+        return calls
 
     def _records(self, stored: StoredSeed, spots: Iterable[str]) -> dict[str, Node]:
         """Return the records of actions by spot. Earlier versions stored the action only in the tree of a finished seed."""

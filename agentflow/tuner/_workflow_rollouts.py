@@ -235,7 +235,7 @@ class WorkflowRollouts:
                 if takes_sandbox(solve) or judge.needs_sandbox:
                     supervisor = Supervisor(name="sandboxes", intensity=3, period=60)
                     await stack.enter_async_context(supervisor)
-                    _, _, pool = await open_sandbox_pool(supervisor, rules)
+                    pool = (await open_sandbox_pool(supervisor, rules)).sandboxes
                     sandbox = pool.fresh
                 players = WorkflowPlayers(
                     client, solve, judge=judge, sandbox=sandbox, at_once=rules.workers, seconds=seconds
