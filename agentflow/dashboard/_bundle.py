@@ -10,9 +10,15 @@ import msgspec
 from msgspec import Struct, structs
 
 from agentflow._private_files import make_private_folder, write_private
-from agentflow.dashboard._machine_paths import shared_summary, without_paths
-from agentflow.dashboard._page_data import PAGE_ROWS, PageData, PageDataError
-from agentflow.dashboard._page_files import INDEX, RASTER, api_path, static_files
+from agentflow.dashboard._page_data import (
+    INDEX,
+    PAGE_ROWS,
+    RASTER,
+    PageData,
+    PageDataError,
+    api_path,
+    static_files,
+)
 from agentflow.errors import AgentFlowError, ConfigurationError
 from agentflow.inspection import (
     MAX_TEXT,
@@ -23,6 +29,7 @@ from agentflow.inspection import (
     SeedResults,
     SeedSummary,
     TreeSkeleton,
+    without_paths,
 )
 from agentflow.telemetry import get_logger
 
@@ -115,7 +122,7 @@ class _Bundle:
 
     def write(self) -> None:
         """Write all files."""
-        runs = [shared_summary(run) for run in self._read("runs", list[RunSummary])]
+        runs = [run.shared() for run in self._read("runs", list[RunSummary])]
         found: set[str] = set()
         troubles: dict[str, str] = {}
         # The page finds the chunk of a path by the order of all paths.

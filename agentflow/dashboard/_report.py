@@ -9,7 +9,6 @@ from typing import Final
 
 from agentflow._private_files import replace_file
 from agentflow._terminal import printable
-from agentflow.dashboard._machine_paths import shared_summary, without_paths
 from agentflow.inspection import (
     NodeSummary,
     RunReader,
@@ -20,6 +19,7 @@ from agentflow.inspection import (
     StepFigures,
     WorkState,
     open_runs,
+    without_paths,
 )
 
 REPORT_PAGE: Final = "report.html"
@@ -88,7 +88,7 @@ def write_report(folder: Path, journal: str = "", name: str = "") -> Path:
 
 
 def _run_sections(run: RunReader) -> list[str]:
-    summary = shared_summary(run.summary())
+    summary = run.summary().shared()
     seeds = run.seeds(limit=_SEEDS)
     sections = [
         _heading(summary),

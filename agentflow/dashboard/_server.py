@@ -24,8 +24,15 @@ from starlette.routing import Match, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from agentflow._decoding import DECODE_ERRORS, decode_reason
-from agentflow.dashboard._page_data import MAX_STRETCH, PageData, PageDataError, TextStretch
-from agentflow.dashboard._page_files import INDEX, RASTER, static_files
+from agentflow.dashboard._page_data import (
+    INDEX,
+    MAX_STRETCH,
+    RASTER,
+    PageData,
+    PageDataError,
+    TextStretch,
+    static_files,
+)
 from agentflow.errors import AgentFlowError, ConfigurationError, error_line
 from agentflow.http_server import AsgiServer, identify
 from agentflow.inspection import RunChanges, RunCollection

@@ -12,7 +12,7 @@ from typing import Any, Final
 import msgspec
 
 from agentflow.errors import ConfigurationError
-from agentflow.exports._records import COLUMNS, STRUCTS
+from agentflow.exports._rows import COLUMNS, STRUCTS
 from agentflow.extras import missing_extra
 
 _BATCH: Final = 1_000

@@ -2,8 +2,8 @@
 
 import os
 import re
-from collections.abc import Iterator
-from contextlib import ExitStack
+from collections.abc import Generator, Iterator
+from contextlib import ExitStack, contextmanager
 from os import PathLike
 from pathlib import Path
 from shlex import quote
@@ -17,14 +17,14 @@ from agentflow._secrets import MASK, mask_text
 from agentflow._terminal import printable
 from agentflow._typeguards import is_object
 from agentflow.errors import ConfigurationError
-from agentflow.inspection._cards import card_or_error, runs_card
-from agentflow.inspection._reader import RunReader, damage_reported
+from agentflow.inspection._folders import folder_records
+from agentflow.inspection._reader import RunReader, RunRecords, card_or_error, damage_reported
 from agentflow.inspection._rollouts import EpisodeRun
 from agentflow.inspection._trainings import TrainingFolder, is_training, settings_of
 from agentflow.inspection._trees import TreeRun
 from agentflow.inspection._types import RunSummary, WorkState
 from agentflow.journal import JournalReader, StoredRun, is_same_database, journal_hosts, open_reader
-from agentflow.runs import JOURNAL_FILE, RUN_START
+from agentflow.runs import JOURNAL_FILE, RUN_START, html_card
 from agentflow.telemetry import get_logger
 from agentflow.trace import digest
 
@@ -77,7 +77,7 @@ class RunCollection:
     def _repr_html_(self) -> str:
         """Return the runs as a table for notebooks."""
         place = self._shown_place
-        return card_or_error(place, lambda: runs_card(place, self.runs()))
+        return card_or_error(place, lambda: html_card(f"Runs of {place}", map(_card_row, self.runs())))
 
     @property
     def _shown_place(self) -> str:
@@ -201,6 +201,39 @@ def open_runs(place: str | PathLike[str], *, journal: str = "") -> RunCollection
     """
     named = str(place)
     return RunCollection(named if "://" in named else Path(place), journal)
+
+
+@contextmanager
+def open_records(place: str | PathLike[str], name: str = "") -> Generator[RunRecords]:
+    """Open a single run: that of a journal or, in a folder without one, that of its files.
+
+    Example::
+
+        with open_records("results") as run:
+            print([record.tree.seed.content for record in run.records()])
+
+    :param name: name or id of the run, if the place has several.
+    :raises ConfigurationError: one line, if there is no such run that can be read.
+    """
+    folder = Path(place)
+    has_files = "://" not in str(place) and folder.is_dir() and not (folder / JOURNAL_FILE).is_file()
+    if has_files and (run := folder_records(folder)) is not None:
+        yield run
+        return
+    with open_runs(place) as collection:
+        runs = collection.runs()
+        matches = [run for run in runs if name in ("", run.name, run.id)]
+        if len(matches) != 1:
+            names = [run.name for run in matches or runs]
+            # Rollouts of an evaluation are named after their model.
+            choices = (run.name if names.count(run.name) == 1 else run.id for run in matches or runs)
+            reason = "has several runs" if matches else f"has no run {name}"
+            raise ConfigurationError(f"{place}: {reason}; --name one of {', '.join(choices)}")
+        yield collection.run(matches[0].id)
+
+
+def _card_row(run: RunSummary) -> tuple[str, str]:
+    return run.id, f"{run.kind.value}, {run.state.value}, {run.seeds.shown}"
 
 
 def _summary(reader: RunReader) -> RunSummary:

@@ -1,20 +1,20 @@
 """Interface of a run that is read, and what runs with a journal share."""
 
+import time
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Generator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from threading import Lock
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final, Generic, Protocol, TypeVar
 
 import msgspec
 
 from agentflow._decoding import DECODE_ERRORS, decode_reason
-from agentflow._folder_files import read_file
+from agentflow._folder_files import read_file, read_lines
 from agentflow._typeguards import is_object
 from agentflow.errors import AgentFlowError, ConfigurationError, error_line
-from agentflow.inspection._cards import SHOWN_SEEDS, card_or_error, run_card
 from agentflow.inspection._types import (
     CallDetail,
     CallSummary,
@@ -26,6 +26,7 @@ from agentflow.inspection._types import (
     RunKind,
     RunSummary,
     SeedCounts,
+    SeedRecord,
     SeedResults,
     SeedSummary,
     SeedTokens,
@@ -36,16 +37,18 @@ from agentflow.inspection._types import (
 )
 from agentflow.journal import JournalReader, StoredRun, StoredSeed
 from agentflow.models import ImagePart, Message, TextPart, ToolCall, ToolReply, ToolSpec
-from agentflow.rollouts import TaskResult
-from agentflow.runs import RUN_MODELS, RUN_START, RunModels, RunStart, read_prompt
-from agentflow.synthesis import SeedResult
-from agentflow.trace import Blob, Observation, Reply, Text, TokenCall, TokenTree, Tree, digest
+from agentflow.runs import RUN_MODELS, RUN_START, RunModels, RunStart, html_card, read_prompt
+from agentflow.trace import Blob, Observation, Reply, Text, TokenCall, Tokens, TokenTree, Voice, digest
 
 MAX_TEXT: Final = 1_000_000
 """Characters of a text that are returned; more of it is in the files of the run."""
 _MAX_REPORT: Final = 4 << 20
 SHORT: Final = 200
 """Characters of a beginning."""
+_CARD_SEEDS: Final = 10
+"""Seeds in the table of a run."""
+_CHUNK: Final = 200
+"""Seeds that are read at once."""
 DAMAGE: Final = (
     msgspec.MsgspecError, ValueError, TypeError, AttributeError, IndexError, ArithmeticError, RecursionError, MemoryError,
 )  # fmt: skip
@@ -53,6 +56,7 @@ DAMAGE: Final = (
 _SIGNATURES: Final = ((b"\x89PNG", "image/png"), (b"\xff\xd8", "image/jpeg"), (b"GIF8", "image/gif"))
 
 R = TypeVar("R")
+T = TypeVar("T", bound=msgspec.Struct)
 
 
 @contextmanager
@@ -74,7 +78,61 @@ def damage_reported(what: object) -> Generator[None]:
         raise ConfigurationError(f"{what}: a record of the run is damaged: {reason}") from None
 
 
-class RunReader(ABC):
+def json_lines(folder: Path, name: str, kind: type[T]) -> Iterator[T]:
+    """Yield the lines of a file of a run.
+
+    :raises ConfigurationError: one line with file and line, if one can't be read.
+    """
+    decoder, path = msgspec.json.Decoder(kind), folder / name
+    with unreadable_reported(path):
+        for number, line in enumerate(read_lines(path, folder), 1):
+            try:
+                yield decoder.decode(line)
+            except DECODE_ERRORS as error:
+                raise ConfigurationError(
+                    f"{path}:{number}: {decode_reason(error)}; name the output directory of a run"
+                ) from None
+
+
+@contextmanager
+def unreadable_reported(path: Path) -> Generator[None]:
+    """Raise `ConfigurationError` if a file can't be read."""
+    try:
+        yield
+    except OSError as error:
+        raise ConfigurationError(
+            f"{path}: can't be read: {error.strerror}; name the output directory of a finished run"
+        ) from None
+
+
+class RunRecords(ABC):
+    """All that a run has, seed by seed: a `RunReader`, or a folder with the files of a run and no journal."""
+
+    kind: RunKind
+    """Kind of the run."""
+
+    @property
+    @abstractmethod
+    def key(self) -> str:
+        """Key of the run; the same content has the same one."""
+
+    def tools(self) -> tuple[ToolSpec, ...]:
+        """Return the tools with their schemas; empty for runs of versions that did not store them."""
+        return ()
+
+    @abstractmethod
+    def records(self) -> Iterator[SeedRecord]:
+        """Yield the trees or episodes in the order of the run, the unfinished ones as far as they are known.
+
+        :raises ConfigurationError: one line, if something can't be read.
+        """
+
+    @abstractmethod
+    def image(self, image: Blob) -> bytes | None:
+        """Return the bytes of an image; `None`: it is missing."""
+
+
+class RunReader(RunRecords):
     """A run that is read; it may be active, finished or killed. Threads may share it, and nothing is changed.
 
     Every method reads what is committed at that moment. Unknown seeds, spots, calls and blobs raise `KeyError`.
@@ -93,20 +151,14 @@ class RunReader(ABC):
     """Id in its collection."""
     name: str
     """Name of the run."""
-    kind: RunKind
-    """Kind of the run."""
 
     def _repr_html_(self) -> str:
         """Return the run as a table for notebooks."""
-        return card_or_error(self.id, lambda: run_card(self.summary(), self.seeds(limit=SHOWN_SEEDS)))
+        return card_or_error(self.id, lambda: _run_card(self.summary(), self.seeds(limit=_CARD_SEEDS)))
 
     @abstractmethod
     def summary(self) -> RunSummary:
         """Return the run without its seeds."""
-
-    def tools(self) -> tuple[ToolSpec, ...]:
-        """Return the tools with their schemas; empty for runs of versions that did not store them."""
-        return ()
 
     @abstractmethod
     def seeds(
@@ -163,21 +215,6 @@ class RunReader(ABC):
     def tokens(self, seed: str) -> list[SeedTokens]:
         """Return the rows of exact tokens of a seed; empty if its engine reported none."""
 
-    def planner_calls(self, seed: str) -> list[TokenCall]:
-        """Return the planner's calls with known tokens, of a synthesis; their keys are `plan/SPOT/NUMBER`."""
-        del seed
-        return []
-
-    def tree(self, seed: str) -> Tree | None:
-        """Return the whole tree of a synthesis, as far as it is judged; `None` in other runs."""
-        del seed
-        return None
-
-    def result(self, seed: str) -> SeedResult | TaskResult | None:
-        """Return the result of a finished seed of a synthesis or a rollout; the tree in it has no observations."""
-        del seed
-        return None
-
     def metrics(self) -> list[StepFigures]:
         """Return the figures of all training steps."""
         return []
@@ -185,6 +222,12 @@ class RunReader(ABC):
     def blob(self, digest: str) -> tuple[bytes, str]:
         """Return the bytes with a SHA-256, and their MIME type as far as their beginning tells."""
         raise KeyError(digest)
+
+    def image(self, image: Blob) -> bytes | None:
+        """Return the bytes of an image; `None`: it is missing."""
+        with suppress(KeyError):
+            return self.blob(image.hash)[0]
+        return None
 
     @abstractmethod
     def search(self, text: str, limit: int = 100, seed: str | None = None) -> list[RunHit]:
@@ -216,10 +259,14 @@ class JournalRun(RunReader, Generic[R]):
         settings: object = msgspec.json.decode(stored.settings)
         self.settings: Mapping[str, Any] = settings if is_object(settings) else {}
         """Settings that decide its content."""
-        self.key = digest(settings, 16)
-        """Key of the run, from which ids derive."""
+        self._key = digest(settings, 16)
         self._lock = Lock()
         self._results: dict[int, R] = {}
+
+    @property
+    def key(self) -> str:
+        """Key of the run, from which ids derive."""
+        return self._key
 
     def summary(self) -> RunSummary:
         """Return the run without its seeds."""
@@ -285,7 +332,7 @@ class JournalRun(RunReader, Generic[R]):
             found += [
                 each
                 for each in chunk
-                if (state is None or _state(each) is state)
+                if (state is None or seed_state(each) is state)
                 and (
                     not wanted or wanted in each.seed.id.casefold() or wanted in each.seed.content.casefold()
                 )
@@ -299,6 +346,25 @@ class JournalRun(RunReader, Generic[R]):
     def stored(self, seed: str) -> StoredSeed:
         """Return a seed as it is stored."""
         return self._journal.seed(self._run, seed)
+
+    def records(self) -> Iterator[SeedRecord]:
+        """Yield the trees or episodes in the order of the run, the unfinished ones as far as they are known."""
+        shown, last = self._folder or self.name, -1
+        while True:
+            with damage_reported(shown):
+                chunk = self._journal.seeds(self._run, after=last, limit=_CHUNK)
+            for stored in chunk:
+                with damage_reported(f"{shown}: {stored.seed.id}"):
+                    record = self._record(stored)
+                if record is not None:
+                    yield record
+            if not chunk:
+                return
+            last = chunk[-1].seed.index
+
+    @abstractmethod
+    def _record(self, stored: StoredSeed) -> SeedRecord | None:
+        """Return all that the run has of a seed; `None`: nothing."""
 
     @abstractmethod
     def _summaries(self, found: Sequence[StoredSeed]) -> list[SeedSummary]: ...
@@ -431,17 +497,13 @@ class JournalRun(RunReader, Generic[R]):
             raise ConfigurationError(f"{self._folder / name}: can't be read: {error.strerror}") from None
 
 
-def _state(stored: StoredSeed) -> WorkState:
+def seed_state(stored: StoredSeed) -> WorkState:
+    """Return the state of a stored seed."""
     if stored.done:
         return WorkState.DONE
     if stored.active:
         return WorkState.RUNNING
     return WorkState.STOPPED if stored.claims else WorkState.WAITING
-
-
-def seed_state(stored: StoredSeed) -> WorkState:
-    """Return the state of a stored seed."""
-    return _state(stored)
 
 
 def short(text: str, limit: int = SHORT) -> str:
@@ -532,3 +594,53 @@ def token_rows(tree: TokenTree) -> list[SeedTokens]:
         pieces, title = tuple(tree.pieces(row.call)), f"{len(row.ids)} tokens up to {row.call}"
         rows.append(SeedTokens(title=title, agent=row.voice.agent or row.voice.role, pieces=pieces))
     return rows
+
+
+class _ExactReply(Protocol):
+    """Answer of a model, or the record of its call."""
+
+    @property
+    def tokens(self) -> Tokens | None: ...
+
+    @property
+    def unusable(self) -> Sequence[Tokens]: ...
+
+
+def exact_calls(key: str, voice: Voice, reply: _ExactReply) -> Iterator[TokenCall]:
+    """Yield the calls of an answer with known tokens: the earlier ones that could not be used, and the last."""
+    for number, tokens in enumerate(reply.unusable, 1):
+        yield TokenCall(id=f"{key}/unusable/{number}", voice=voice, tokens=tokens)
+    if reply.tokens is not None:
+        yield TokenCall(id=key, voice=voice, tokens=reply.tokens)
+
+
+def _run_card(run: RunSummary, seeds: Sequence[SeedSummary]) -> str:
+    """Return the table of a run with its first seeds, for notebooks."""
+    begun = "" if run.started is None else time.strftime("%Y-%m-%d %H:%M", time.localtime(run.started))
+    calls = {role: used for role, used in run.usage.items() if used.calls}
+    rows = [
+        ("state", run.state.value),
+        ("folder", run.folder),
+        ("started", begun),
+        ("seeds", run.seeds.shown),
+        ("steps", str(run.steps or "")),
+        *((f"model of the {role}", name) for role, name in run.models.items()),
+        *(
+            (f"calls of the {role}", f"{used.calls}, {used.prompt_tokens + used.completion_tokens} tokens")
+            for role, used in calls.items()
+        ),
+        ("cost", "" if run.cost is None else f"{run.cost:.4f}"),
+        *((f"failed: {kind}", str(number)) for kind, number in run.failures.items()),
+        *((seed.id, f"{seed.state.value}: {seed.text}") for seed in seeds),
+    ]
+    left = run.seeds.total - len(seeds)
+    shown = [(name, text) for name, text in rows if text]
+    return html_card(f"{run.kind.value} {run.name}", shown, note=f"{left} more seeds" if left > 0 else "")
+
+
+def card_or_error(title: str, card: Callable[[], str]) -> str:
+    """Return a table, or one with the reason that the run can't be read: a notebook would show a traceback."""
+    try:
+        return card()
+    except ConfigurationError as error:
+        return html_card(title, [("can't be read", str(error))])

@@ -1,8 +1,8 @@
 """Rollout runs: the turns of each try from the entries of a task's page."""
 
 import re
-from collections.abc import Mapping, Sequence
-from itertools import groupby
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain, groupby
 from typing import Any, Final
 
 import msgspec
@@ -12,38 +12,45 @@ from msgspec.structs import replace
 from agentflow.inspection._reader import (
     JournalRun,
     call_of,
+    exact_calls,
     parts_of,
     seed_state,
     short,
     token_rows,
 )
 from agentflow.inspection._types import (
+    AnswerRecord,
     CallDetail,
     CallSummary,
     NodeDetail,
     NodeSummary,
     RunKind,
     SeedAnswer,
+    SeedRecord,
     SeedResults,
     SeedSummary,
     SeedTokens,
     TreeSkeleton,
+    empty_tree,
 )
 from agentflow.journal import StoredSeed
-from agentflow.rollouts import TaskResult, task_of
+from agentflow.rollouts import TaskResult, episode_tree, task_of
 from agentflow.team import AgentAnswer, TimedResult
 from agentflow.trace import (
     ActionOutcome,
     Command,
     DecidedStep,
     Decision,
+    Exchange,
     Failure,
     NextStep,
     Observation,
     Reply,
     Text,
     TokenCall,
+    Tokens,
     TokenTree,
+    Tree,
     Turn,
     Verdict,
     Voice,
@@ -255,9 +262,26 @@ class EpisodeRun(JournalRun[TaskResult]):
             seconds=episode.seconds,
         )
 
-    def result(self, seed: str) -> TaskResult | None:
-        """Return the result of a finished task."""
-        return self.result_of(self.stored(seed))
+    def _record(self, stored: StoredSeed) -> SeedRecord:
+        result = self.result_of(stored)
+        if result is None:
+            task, _ = task_of(stored.seed)
+            return SeedRecord(tree=empty_tree(stored.seed.id, task.id, short(task.question)), is_episode=True)
+        episode, kwargs = result.episode, result.task.kwargs
+        facts: dict[str, Any] = {
+            "sample": result.sample,
+            "agent": "" if episode is None else episode.agent,
+            "ending": None if episode is None else episode.ending.value,
+            **({"kwargs": kwargs} if kwargs else {}),
+        }
+        return episode_record(
+            episode_tree(result),
+            answer=result.answer,
+            score=None if result.scored is None else result.score,
+            references=result.task.references,
+            exchanges=() if episode is None else episode.exchanges,
+            facts=facts,
+        )
 
     def tokens(self, seed: str) -> list[SeedTokens]:
         """Return the rows of exact tokens of all roles."""
@@ -415,3 +439,42 @@ def _children(turns: Mapping[str, _Turn], spot: str) -> list[str]:
     if spot:
         return [f"{spot}-0"] if f"{spot}-0" in turns else []
     return sorted((each for each in turns if "-" not in each), key=int)
+
+
+class ExchangeLine(Struct):
+    """Model call in a line of `trajectories.jsonl`, as far as its tokens need it."""
+
+    key: str
+    role: str
+    tokens: Tokens | None = None
+    unusable: tuple[Tokens, ...] = ()
+
+
+def episode_record(
+    tree: Tree,
+    *,
+    answer: str,
+    score: float | None,
+    references: tuple[str, ...],
+    exchanges: Iterable[ExchangeLine | Exchange],
+    facts: dict[str, Any],
+) -> SeedRecord:
+    """Return an episode of a task with its answer."""
+    record = AnswerRecord(
+        id=tree.id,
+        question=tree.seed.content,
+        answer=answer,
+        nodes=tuple(node.id for node in tree.nodes),
+        score=score,
+        right=bool(answer) and score is not None and score >= 1.0,
+        references=references,
+    )
+    calls = (exact_calls(call.key, Voice(role=call.role), call) for call in exchanges)
+    return SeedRecord(
+        tree=tree,
+        is_episode=True,
+        answers=(record,),
+        calls=tuple(chain.from_iterable(calls)),
+        reward=score,
+        facts=facts,
+    )

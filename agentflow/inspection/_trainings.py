@@ -1,7 +1,8 @@
 """Training and tuning runs: their stored rollouts, figures and, of any agent, the record of the gateway."""
 
+import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
@@ -16,6 +17,7 @@ from agentflow.errors import ConfigurationError
 from agentflow.extras import missing_extra
 from agentflow.gateway import RecordedCall, recorded_image
 from agentflow.inspection._reader import MAX_TEXT, RunReader, excerpt, mime_of, short, shown_message
+from agentflow.inspection._recorded import agent_record, content_key, unused_episodes
 from agentflow.inspection._trees import child_of, parent_of, sort_spots
 from agentflow.inspection._types import (
     CallDetail,
@@ -29,6 +31,7 @@ from agentflow.inspection._types import (
     RunSummary,
     SeedAnswer,
     SeedCounts,
+    SeedRecord,
     SeedResults,
     SeedSummary,
     SeedTokens,
@@ -36,6 +39,8 @@ from agentflow.inspection._types import (
     StepFigures,
     TreeSkeleton,
     WorkState,
+    empty_tree,
+    numbered_calls,
 )
 from agentflow.learner.trackers import METRICS, read_figures
 from agentflow.runs import is_output_active
@@ -45,6 +50,12 @@ from agentflow.trace import Decode, Tokens, Usage, token_texts
 if TYPE_CHECKING:
     from agentflow.learner import EpisodeTokens, RunTokens
 
+GATEWAY: Final = "gateway"
+"""Folder of the gateway in that of a tuning."""
+ROLLOUTS: Final = "rollouts"
+"""Folder of the stored rollouts of steps."""
+_DRAW: Final = re.compile(r"@\d+(#.*)?$", re.DOTALL)
+"""End of a group's name: the number of its draw, and its agent."""
 _FAILED: Final = "episodes/failed_"
 _REMEMBERED_STEPS: Final = 2
 
@@ -59,6 +70,7 @@ class TrainingFolder(RunReader):
         self.folder = folder
         """Folder of the run."""
         self.kind = self._kind(settings_of(folder))
+        self._gateway = folder / GATEWAY
         self._lock = Lock()
         self._lists: dict[int, list[SeedSummary]] = {}
         self._counts: dict[int, int] = {}
@@ -74,7 +86,7 @@ class TrainingFolder(RunReader):
         active = is_output_active(self.folder)
         state = WorkState.RUNNING if active else WorkState.DONE if done else WorkState.STOPPED
         policy = settings.get("policy")
-        times = [path.stat().st_mtime for path in (self.folder / "rollouts").glob("step_*.jsonl.gz")]
+        times = [path.stat().st_mtime for path in self._step_files()]
         return RunSummary(
             id=self.id,
             name=self.name,
@@ -92,8 +104,38 @@ class TrainingFolder(RunReader):
         )
 
     def _kind(self, settings: Mapping[str, Any]) -> RunKind:
-        is_tuning = "solve" in settings or (self.folder / "gateway").is_dir()
+        is_tuning = "solve" in settings or (self.folder / GATEWAY).is_dir()
         return RunKind.TUNING if is_tuning else RunKind.TRAINING
+
+    @property
+    def key(self) -> str:
+        """Digest of the stored rollouts and recorded episodes: the same content gives the same key."""
+        return content_key(self.folder, self._step_files(), self._gateway)
+
+    def records(self) -> Iterator[SeedRecord]:
+        """Yield the episodes of all steps, then those that a gateway recorded and no step used."""
+        used = set[str]()
+        # A tuning in its first step has none.
+        stored = self._stored_steps() or self.kind is RunKind.TRAINING
+        for episode in _tokens(self.folder).episodes() if stored else ():
+            sample, recorded = episode.sample, episode.record
+            record = SeedRecord(
+                tree=empty_tree(sample.id, _DRAW.sub("", sample.task), ""), draw=sample.task, is_episode=True
+            )
+            if recorded is not None:
+                used.add(recorded.offer.id)
+                record = agent_record(recorded, episode.agent)
+            advantages = {str(n): episode.advantage_of(n - 1) for n in range(1, len(sample.calls) + 1)}
+            facts = {"step": episode.step, "agent": episode.agent, "turn_rewards": sample.turn_rewards}
+            yield replace(
+                record,
+                calls=numbered_calls(sample.calls, episode.agent),
+                advantages={call: value for call, value in advantages.items() if value is not None},
+                reward=sample.reward,
+                leaf=_leaf_of(sample.id),
+                facts={**record.facts, **facts},
+            )
+        yield from unused_episodes(self._gateway, used)
 
     def metrics(self) -> list[StepFigures]:
         """Return the figures of all steps."""
@@ -218,7 +260,7 @@ class TrainingFolder(RunReader):
 
     def blob(self, digest: str) -> tuple[bytes, str]:
         """Return an image of a conversation that the gateway recorded, and its MIME type."""
-        data = recorded_image(self.folder / "gateway", digest)
+        data = recorded_image(self._gateway, digest)
         return data, mime_of(data)
 
     def results(self, seed: str) -> SeedResults:
@@ -270,16 +312,19 @@ class TrainingFolder(RunReader):
         moved = bool(cursor) and cursor != state
         return RunChanges(cursor=state, summary=moved, steps=moved)
 
+    def _step_files(self) -> list[Path]:
+        return sorted((self.folder / ROLLOUTS).glob("step_*.jsonl.gz"))
+
     def _stored_steps(self) -> list[int]:
-        files = (self.folder / "rollouts").glob("step_*.jsonl.gz")
-        return sorted(int(path.name[5:-9]) for path in files if path.name[5:-9].isdecimal())
+        numbers = [path.name[5:-9] for path in self._step_files()]
+        return sorted(int(number) for number in numbers if number.isdecimal())
 
     def _count(self, step: int) -> int:
         """Count the episodes of a step, without reading them."""
         with self._lock:
             if (known := self._counts.get(step)) is not None:
                 return known
-        path = self.folder / "rollouts" / f"step_{step:06d}.jsonl.gz"
+        path = self.folder / ROLLOUTS / f"step_{step:06d}.jsonl.gz"
         try:
             count = sum(line.count(b'"reward":') for line in read_lines(path, self.folder))
         except FileNotFoundError:
@@ -312,7 +357,7 @@ class TrainingFolder(RunReader):
 
     def _episodes(self, step: int) -> "list[EpisodeTokens]":
         try:
-            about = (self.folder / "rollouts" / f"step_{step:06d}.jsonl.gz").stat()
+            about = (self.folder / ROLLOUTS / f"step_{step:06d}.jsonl.gz").stat()
         except OSError:
             return []
         return _stored_episodes(self.folder, step, about.st_mtime_ns, about.st_size)
@@ -390,7 +435,7 @@ def _usage(metrics: Sequence[StepFigures]) -> tuple[Usage, float]:
 def is_training(folder: Path) -> bool:
     """Return true if a folder is that of a training or tuning."""
     return (
-        (folder / "rollouts").is_dir()
+        (folder / ROLLOUTS).is_dir()
         or (folder / METRICS).is_file()
         or "schedule" in settings_of(folder)  # in its first step
     )
@@ -398,6 +443,12 @@ def is_training(folder: Path) -> bool:
 
 def _id(step: int, episode: "EpisodeTokens", number: int) -> str:
     return f"{step}.{number}.{episode.sample.id}"
+
+
+def _leaf_of(sample: str) -> str:
+    """Return the node id in the name of a sample; empty: its episode is no path of a tree."""
+    last = sample.rpartition("/")[2]
+    return last if last.startswith("node_") else ""
 
 
 def settings_of(folder: Path) -> Mapping[str, Any]:

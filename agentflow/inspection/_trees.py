@@ -4,14 +4,15 @@ A spot is the place of a node in its tree: the positions of the node and its anc
 """
 
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
 from itertools import repeat
 from pathlib import Path
 from threading import Lock
 from typing import Any, Final, NamedTuple, Protocol, TypeVar
 
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, field
 from msgspec.structs import replace
 
 from agentflow._typeguards import is_object
@@ -19,12 +20,15 @@ from agentflow.growth import LevelRecord, VerdictRecord, with_observations
 from agentflow.inspection._reader import (
     JournalRun,
     call_of,
+    exact_calls,
+    json_lines,
     parts_of,
     seed_state,
     short,
     token_rows,
 )
 from agentflow.inspection._types import (
+    AnswerRecord,
     CallDetail,
     CallSummary,
     NodeCitation,
@@ -32,13 +36,15 @@ from agentflow.inspection._types import (
     NodeSummary,
     RunKind,
     SeedAnswer,
+    SeedRecord,
     SeedResults,
     SeedSummary,
     SeedTokens,
     TreeSkeleton,
 )
 from agentflow.journal import JournalReader, Page, StoredRun, StoredSeed
-from agentflow.synthesis import SeedResult
+from agentflow.synthesis import SURPLUS, TASKS, SeedResult, pair_of_task, pair_record, start_of
+from agentflow.tasks import VerifiableTask
 from agentflow.trace import (
     ActionOutcome,
     Failure,
@@ -77,6 +83,10 @@ _MARKS: Final = {
 }
 _UNJUDGED: Final = "."
 _REMEMBERED: Final = 8
+_MAX_SCORE: Final = 100.0
+"""Highest score of a path."""
+
+T = TypeVar("T", bound=Struct)
 
 
 class _JudgedLevels(NamedTuple):
@@ -355,13 +365,39 @@ class TreeRun(JournalRun[SeedResult]):
             failure=None if not result.failure else Failure("crashed", result.failure),
         )  # fmt: skip
 
-    def result(self, seed: str) -> SeedResult | None:
-        """Return the result of a finished seed; its tree has no observations."""
-        return self.result_of(self.stored(seed))
+    def _record(self, stored: StoredSeed) -> SeedRecord:
+        tree, result = self._tree(stored), self.result_of(stored) or SeedResult()
+        is_written = self._written_tasks.__contains__ if self._written_tasks is not None else bool
+        tasks = tuple(task for task in result.tasks if is_written(task.id))
+        return SeedRecord(
+            tree=replace(tree, nodes=(start_of(tree), *tree.nodes[1:])),
+            is_episode=False,
+            answers=(*_task_answers(result, tasks), *_pair_answers(result, stored.seed.id, self._surplus)),
+            tasks=tasks,
+            surplus_tasks=tuple(task.id for task in result.tasks if task not in tasks),
+            calls=tuple(self._planner_calls(stored)),
+            facts={"kwargs": tree.seed.kwargs, "stalled": tree.stalled, "duplicates": tree.duplicates},
+        )
 
-    def tree(self, seed: str) -> Tree:
+    @cached_property
+    def _surplus(self) -> frozenset[str]:
+        """Ids of accepted pairs that the files of the run leave out; empty as long as there are no files."""
+        return frozenset(line.qa_id for line in self._lines(SURPLUS, _SurplusLine) or ())
+
+    @cached_property
+    def _written_tasks(self) -> frozenset[str] | None:
+        """Ids of the tasks in the files of the run; `None` as long as there are no files: all."""
+        lines = self._lines(TASKS, _TaskLine)
+        return None if lines is None else frozenset(line.id for line in lines)
+
+    def _lines(self, name: str, kind: type[T]) -> Iterator[T] | None:
+        """Return the lines of a file of the run; `None`: there is none."""
+        if self._folder is None or not (self._folder / name).exists():
+            return None
+        return json_lines(self._folder, name, kind)
+
+    def _tree(self, stored: StoredSeed) -> Tree:
         """Return the whole tree, as far as it is judged."""
-        stored = self.stored(seed)
         entries = self._journal.entries(self._run, stored.seed.index, "act/")
         result = self.result_of(stored)
         if result is not None and result.tree is not None:
@@ -383,22 +419,16 @@ class TreeRun(JournalRun[SeedResult]):
     def tokens(self, seed: str) -> list[SeedTokens]:
         """Return the rows of exact tokens of the planner's calls."""
         tree = TokenTree()
-        for call in self.planner_calls(seed):
+        for call in self._planner_calls(self.stored(seed)):
             tree.add(call)
         return token_rows(tree)
 
-    def planner_calls(self, seed: str) -> list[TokenCall]:
-        """Return the planner's calls with known tokens; their keys are `plan/SPOT/NUMBER`."""
-        stored = self.stored(seed)
-        voice = Voice(role="planner", episode=seed)
-        found: list[TokenCall] = []
+    def _planner_calls(self, stored: StoredSeed) -> Iterator[TokenCall]:
+        """Yield the planner's calls with known tokens; their keys are `plan/PATH/NUMBER`."""
+        voice = Voice(role="planner", episode=stored.seed.id)
         for key, body in self._journal.entries(self._run, stored.seed.index, "plan/").items():
-            reply = msgspec.json.decode(body, type=Reply[Plan])
-            if reply.tokens is not None:
-                for number, tokens in enumerate(reply.unusable, 1):
-                    found.append(TokenCall(id=f"{key}/unusable/{number}", voice=voice, tokens=tokens))
-                found.append(TokenCall(id=key, voice=voice, tokens=reply.tokens))
-        return found
+            if (reply := msgspec.json.decode(body, type=Reply[Plan])).tokens is not None:
+                yield from exact_calls(key, voice, reply)
 
     def _records(self, stored: StoredSeed, spots: Iterable[str]) -> dict[str, Node]:
         """Return the records of actions by spot. Earlier versions stored the action only in the tree of a finished seed."""
@@ -474,6 +504,93 @@ def _windows() -> Iterator[tuple[int, int]]:
     while True:
         yield begin, size
         begin, size = begin + size, 4 * size
+
+
+def _task_answers(result: SeedResult, tasks: Sequence[VerifiableTask]) -> Iterator[AnswerRecord]:
+    """Yield the tasks that are pairs."""
+    for task in tasks:
+        if (pair := pair_of_task(task, result.trajectories)) is not None:
+            yield AnswerRecord(
+                id=pair.id,
+                question=pair.question,
+                answer=pair.answer,
+                nodes=pair.path.nodes,
+                score=pair.path.score.total / _MAX_SCORE,
+                right=True,
+                references=(pair.answer,),
+            )
+
+
+def _pair_answers(result: SeedResult, seed: str, surplus: Collection[str]) -> Iterator[AnswerRecord]:
+    """Yield the accepted pairs: first those of the file."""
+    paths = {path.id: path for path in result.trajectories}
+    for pair in sorted(result.pairs, key=lambda pair: pair.id in surplus):
+        path = paths[pair.trajectory_id]
+        line = msgspec.convert(pair_record(seed, pair, path), PairLine, from_attributes=True)
+        yield line.answer_record(path.nodes, right=pair.id not in surplus)
+
+
+class _CitedSpanLine(Struct):
+    region: object = None
+    quote: str = ""
+
+
+class _ReasoningLine(Struct):
+    citations: list[_CitedSpanLine] = field(default_factory=list[_CitedSpanLine])
+
+
+class _NeededDocument(Struct):
+    id: str
+
+
+class _PairDetails(Struct):
+    path: list[str] = field(default_factory=list[str])
+    documents: list[_NeededDocument] = field(default_factory=list[_NeededDocument])
+    score: float | None = None
+
+
+class PairLine(Struct):
+    """Line of `synthesized_qa.jsonl`, as far as an answer needs it. Other systems write only some fields."""
+
+    question: str
+    answer: str
+    trajectory_id: str
+    source_id: str
+    qa_id: str
+    reasoning_steps: list[_ReasoningLine] = field(default_factory=list[_ReasoningLine])
+    metadata: _PairDetails = field(default_factory=_PairDetails)
+
+    def answer_record(self, nodes: tuple[str, ...], *, right: bool) -> AnswerRecord:
+        """Return the pair as an answer.
+
+        :param nodes: ids of the nodes of its path, wandering included.
+        :param right: it is in `synthesized_qa.jsonl`, not in `surplus.jsonl`.
+        """
+        about = self.metadata
+        cited = [step.citations for step in self.reasoning_steps if step.citations]
+        quotes = tuple(span.quote for spans in cited for span in spans if span.quote)
+        return AnswerRecord(
+            id=self.qa_id,
+            question=self.question,
+            answer=self.answer,
+            nodes=tuple(about.path or nodes),
+            whole_path=nodes if about.path else (),
+            documents=tuple(document.id for document in about.documents),
+            score=None if about.score is None else about.score / _MAX_SCORE,
+            right=right,
+            surplus=not right,
+            is_shown=all(any(span.region is None for span in spans) for spans in cited),
+            references=(self.answer,),
+            quotes=quotes if about.path else (),
+        )
+
+
+class _SurplusLine(Struct):
+    qa_id: str
+
+
+class _TaskLine(Struct):
+    id: str
 
 
 def _citations(result: SeedResult, node: str) -> Iterable[NodeCitation]:
