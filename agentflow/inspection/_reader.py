@@ -367,7 +367,7 @@ class JournalRun(RunReader, Generic[R]):
         """Return all that the run has of a seed; `None`: nothing."""
 
     @abstractmethod
-    def _summaries(self, found: Sequence[StoredSeed]) -> list[SeedSummary]: ...
+    def _summaries(self, stored_seeds: Sequence[StoredSeed]) -> list[SeedSummary]: ...
 
     @abstractmethod
     def _details(self, stored: StoredSeed, spots: Sequence[str]) -> dict[str, NodeDetail]:

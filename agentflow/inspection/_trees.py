@@ -188,20 +188,22 @@ class TreeRun(JournalRun[SeedResult]):
             return _spot(rest.partition("/")[0])
         return None
 
-    def _summaries(self, found: Sequence[StoredSeed]) -> list[SeedSummary]:
-        numbers = [each.seed.index for each in found]
+    def _summaries(self, stored_seeds: Sequence[StoredSeed]) -> list[SeedSummary]:
+        numbers = [stored.seed.index for stored in stored_seeds]
         nodes = self._journal.count_entries(self._run, numbers, "act/")
-        bodies = self._journal.harvests(self._run, [each.seed.index for each in found if each.done])
+        bodies = self._journal.harvests(
+            self._run, [stored.seed.index for stored in stored_seeds if stored.done]
+        )
         ends = {number: msgspec.json.decode(body, type=_SeedEnd) for number, body in bodies.items()}
         summaries: list[SeedSummary] = []
-        for each in found:
-            seed, end = each.seed, ends.get(each.seed.index)
+        for stored in stored_seeds:
+            seed, end = stored.seed, ends.get(stored.seed.index)
             summaries.append(
                 SeedSummary(
                     id=seed.id,
                     index=seed.index,
                     text=short(seed.content),
-                    state=seed_state(each),
+                    state=seed_state(stored),
                     nodes=nodes.get(seed.index, 0),
                     pairs=None if end is None else len(end.pairs) + len(end.tasks),
                     failure="" if end is None else short(end.failure),
