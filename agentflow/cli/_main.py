@@ -26,7 +26,7 @@ from agentflow.cli._arguments import (
 from agentflow.cli._output import Exit
 from agentflow.errors import ConfigurationError, exit_report
 
-_HOMES = {"eval": "evaluate", "tune": "swarm"}
+_HOMES = {"bundle": "export", "eval": "evaluate", "tune": "swarm"}
 """Modules of commands with another name."""
 
 

@@ -22,41 +22,45 @@ _PLAIN = {"opening", "append"}
 """Relations that are no forks."""
 
 
-def run_tokens(given: argparse.Namespace) -> int:
+def run_tokens(arguments: argparse.Namespace) -> int:
     """Run the command and return its exit status.
 
     :raises ConfigurationError: one line, if the run or the episode can't be read, or the page can't be written.
     """
-    run = RunTokens(Path(given.run))
-    episodes = _chosen(run, given)
+    run = RunTokens(Path(arguments.run))
+    episodes = _chosen(run, arguments)
     decode, why = run.decoder()
     if why:
         sys.stderr.write(f"agentflow: {why}\n")
-    if given.html:
-        _write(Path(given.html), episodes_page(episodes, decode, title=f"Tokens of {given.run}"))
-    show = _show_text if given.episode else _show_table
-    if given.json:
+    if arguments.html:
+        _write(Path(arguments.html), episodes_page(episodes, decode, title=f"Tokens of {arguments.run}"))
+    show = _show_text if arguments.episode else _show_table
+    if arguments.json:
         show = _show_json
     read = write_out(partial(show, episodes, decode))
     return Exit.DONE if read else Exit.INTERRUPTED
 
 
-def _chosen(run: RunTokens, given: argparse.Namespace) -> list[EpisodeTokens]:
+def _chosen(run: RunTokens, arguments: argparse.Namespace) -> list[EpisodeTokens]:
     """Return the episodes that the arguments select; one line is raised if there are none."""
     chosen: list[EpisodeTokens] = []
     agents: set[str] = set()
-    for episode in run.episodes(given.step):
-        if given.episode and given.episode not in (episode.sample.id, _without_agent(episode)):
+    for episode in run.episodes(arguments.step):
+        if arguments.episode and arguments.episode not in (episode.sample.id, _without_agent(episode)):
             continue
         agents.add(episode.agent)
-        if given.agent is None or episode.agent == given.agent:
+        if arguments.agent is None or episode.agent == arguments.agent:
             chosen.append(episode)
     if chosen:
         return chosen
     if agents:
-        known = ", ".join(sorted(agents - {""})) or "it has only one, without a name"
-        raise ConfigurationError(f"--agent: there is no agent {given.agent}; known: {known}")
-    where = f"--episode: {given.episode} is not in the stored rollouts" if given.episode else "no episodes"
+        names = ", ".join(sorted(agents - {""})) or "it has only one, without a name"
+        raise ConfigurationError(f"--agent: there is no agent {arguments.agent}; known: {names}")
+    where = (
+        f"--episode: {arguments.episode} is not in the stored rollouts"
+        if arguments.episode
+        else "no episodes"
+    )
     raise ConfigurationError(f"{where}; `agentflow tokens {run.folder}` lists them")
 
 
@@ -87,7 +91,9 @@ def _record(episode: EpisodeTokens, decode: Decode) -> dict[str, Any]:
 
 
 def _show_json(episodes: Sequence[EpisodeTokens], decode: Decode) -> None:
-    print_json({"episodes": [{**_record(each, decode), "calls": each.calls(decode)} for each in episodes]})
+    print_json(
+        {"episodes": [{**_record(episode, decode), "calls": episode.calls(decode)} for episode in episodes]}
+    )
 
 
 def _show_table(episodes: Sequence[EpisodeTokens], decode: Decode) -> None:

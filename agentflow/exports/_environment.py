@@ -100,9 +100,9 @@ class _EnvironmentSession:
             self.sandbox.start()
             self._used = False
 
-    def call(self, tool: str, given: Mapping[str, object]) -> str:
+    def call(self, tool: str, arguments: Mapping[str, object]) -> str:
         self._used = True
-        return str(self.sandbox.execute(tool, given))
+        return str(self.sandbox.execute(tool, arguments))
 
 
 class _SandboxEnvironment:
@@ -166,13 +166,13 @@ def _annotation(schema: object) -> Any:  # noqa: ANN401 - a type of any kind
     if (
         is_list(choices := schema.get("enum"))
         and choices
-        and all(isinstance(one, _SCALARS) for one in choices)
+        and all(isinstance(choice, _SCALARS) for choice in choices)
     ):
         return Literal[tuple(choices)]
     parts = schema.get("anyOf") or schema.get("oneOf")
     kind = schema.get("type")
     if is_list(kind):
-        parts = [{**schema, "type": one} for one in kind]
+        parts = [{**schema, "type": choice} for choice in kind]
     if is_list(parts) and parts:
         kinds = [_annotation(part) for part in parts]
         return Any if Any in kinds else Union[tuple(kinds)]  # noqa: UP007 - known only here

@@ -9,7 +9,7 @@ import msgspec
 from agentflow.errors import ConfigurationError
 from agentflow.exports._conversations import ExportContext, chosen_answers, fixed_arguments_of
 from agentflow.exports._rows import Dropped, DropReason, ExportRow, Take
-from agentflow.inspection import AnswerRecord, SeedRecord, nodes_by_spot
+from agentflow.inspection import AnswerRecord, SeedRecord, nodes_by_path
 from agentflow.questions import ShownDocument, documents_of
 from agentflow.runs import image_file, image_record
 from agentflow.tasks import VerifiableTask
@@ -214,7 +214,7 @@ def _planner_rows(tree: SeedRecord, take: Take) -> Iterator[ExportRow | Dropped]
         sources = (source for task in tree.tasks for source in task.sources if source in tree.tree.by_id)
         used.update(node.id for source in sources for node in tree.tree.path(source))
         parents = {node.parent for node in tree.nodes if node.id in used}
-        by_path = nodes_by_spot(tree.nodes)
+        by_path = nodes_by_path(tree.nodes)
         node_paths = {node_path or "root" for node_path, node in by_path.items() if node.id in parents}
         calls = tuple(call for call in tree.calls if call.id.split("/")[1] in node_paths)
         for call in tree.calls:

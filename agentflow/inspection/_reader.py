@@ -180,22 +180,22 @@ class RunReader(RunRecords):
         """Return the shape of a tree, or of the turns of an episode: one branch for each try."""
 
     @abstractmethod
-    def nodes(self, seed: str, spots: Sequence[str]) -> list[NodeSummary]:
+    def nodes(self, seed: str, node_paths: Sequence[str]) -> list[NodeSummary]:
         """Return nodes as rows, in this order; unknown ones are left out."""
 
     @abstractmethod
-    def children(self, seed: str, spot: str) -> list[NodeSummary]:
+    def children(self, seed: str, node_path: str) -> list[NodeSummary]:
         """Return the children of a node as rows."""
 
     @abstractmethod
-    def node(self, seed: str, spot: str) -> NodeDetail:
+    def node(self, seed: str, node_path: str) -> NodeDetail:
         """Return a node with everything that is known about it."""
 
-    def text(self, seed: str, spot: str, part: int) -> str:
+    def text(self, seed: str, node_path: str, part: int) -> str:
         """Return a whole text of an observation, by its place among the parts; a node has the first million characters."""
-        found = self.node(seed, spot).parts
-        if part < len(found) and not found[part].blob:
-            return found[part].text
+        parts = self.node(seed, node_path).parts
+        if part < len(parts) and not parts[part].blob:
+            return parts[part].text
         raise KeyError(part)
 
     @abstractmethod
@@ -322,22 +322,24 @@ class JournalRun(RunReader, Generic[R]):
         last = -1 if not after else self._journal.seed(self._run, after).seed.index
         done = None if state is None else state is WorkState.DONE
         begun = None if state is None or done else state is not WorkState.WAITING
-        wanted = text.casefold()
-        found: list[StoredSeed] = []
-        while len(found) < limit:
+        lowered = text.casefold()
+        matches: list[StoredSeed] = []
+        while len(matches) < limit:
             chunk = self._journal.seeds(self._run, after=last, limit=max(limit, 200), done=done, begun=begun)
             if not chunk:
                 break
             last = chunk[-1].seed.index
-            found += [
-                each
-                for each in chunk
-                if (state is None or seed_state(each) is state)
+            matches += [
+                stored
+                for stored in chunk
+                if (state is None or seed_state(stored) is state)
                 and (
-                    not wanted or wanted in each.seed.id.casefold() or wanted in each.seed.content.casefold()
+                    not lowered
+                    or lowered in stored.seed.id.casefold()
+                    or lowered in stored.seed.content.casefold()
                 )
             ]
-        return self._summaries(found[:limit])
+        return self._summaries(matches[:limit])
 
     def seed(self, seed: str) -> SeedSummary:
         """Return one seed."""
@@ -370,24 +372,24 @@ class JournalRun(RunReader, Generic[R]):
     def _summaries(self, stored_seeds: Sequence[StoredSeed]) -> list[SeedSummary]: ...
 
     @abstractmethod
-    def _details(self, stored: StoredSeed, spots: Sequence[str]) -> dict[str, NodeDetail]:
+    def _details(self, stored: StoredSeed, node_paths: Sequence[str]) -> dict[str, NodeDetail]:
         """Return nodes by spot, in a synthesis without their calls; unknown ones are left out."""
 
-    def nodes(self, seed: str, spots: Sequence[str]) -> list[NodeSummary]:
+    def nodes(self, seed: str, node_paths: Sequence[str]) -> list[NodeSummary]:
         """Return nodes as rows."""
-        found = self._details(self.stored(seed), spots)
-        return [_row(found[spot]) for spot in spots if spot in found]
+        details = self._details(self.stored(seed), node_paths)
+        return [_row(details[node_path]) for node_path in node_paths if node_path in details]
 
     @abstractmethod
-    def _observation(self, stored: StoredSeed, spot: str) -> Observation:
+    def _observation(self, stored: StoredSeed, node_path: str) -> Observation:
         """Return the observation of a node."""
 
-    def text(self, seed: str, spot: str, part: int) -> str:
+    def text(self, seed: str, node_path: str, part: int) -> str:
         """Return a whole text of an observation, by its place among the parts."""
-        found = self._observation(self.stored(seed), spot).parts[part : part + 1]
-        for each in found:
-            if isinstance(each, Text):
-                return each.text
+        parts = self._observation(self.stored(seed), node_path).parts[part : part + 1]
+        for node_part in parts:
+            if isinstance(node_part, Text):
+                return node_part.text
         raise KeyError(part)
 
     def with_prompt(self, call: CallSummary) -> CallDetail:
@@ -401,7 +403,7 @@ class JournalRun(RunReader, Generic[R]):
         return CallDetail(call=call, prompt=tuple(map(shown_message, messages)))
 
     @abstractmethod
-    def spot_of(self, key: str) -> str | None:
+    def node_path_of(self, key: str) -> str | None:
         """Return the spot of the node that an entry belongs to; `None`: it changes no node."""
 
     def result_of(self, stored: StoredSeed) -> R | None:
@@ -410,17 +412,17 @@ class JournalRun(RunReader, Generic[R]):
         if not stored.done:
             return None
         with self._lock:
-            if (known := self._results.get(number)) is not None:
-                return known
+            if (result := self._results.get(number)) is not None:
+                return result
         body = self._journal.harvests(self._run, [number]).get(number)
         if body is None:
             return None
-        found = msgspec.json.decode(body, type=self.result_type)
+        result = msgspec.json.decode(body, type=self.result_type)
         with self._lock:
             while len(self._results) >= 8:
                 del self._results[next(iter(self._results))]
-            self._results[number] = found
-        return found
+            self._results[number] = result
+        return result
 
     def blob(self, digest: str) -> tuple[bytes, str]:
         """Return the bytes with a SHA-256, and their MIME type."""
@@ -435,25 +437,28 @@ class JournalRun(RunReader, Generic[R]):
         hits: list[RunHit] = []
         if seed is None:
             hits += [
-                RunHit(seed=each.id, spot="", place="seed", excerpt=excerpt(each.text, text))
-                for each in self.seeds(limit=limit, text=text)
+                RunHit(seed=seed_summary.id, spot="", place="seed", excerpt=excerpt(seed_summary.text, text))
+                for seed_summary in self.seeds(limit=limit, text=text)
             ]
         number = None if seed is None else self.stored(seed).seed.index
-        found = self._journal.find(self._run, words, limit - len(hits), number) if len(hits) < limit else []
+        entries = self._journal.find(self._run, words, limit - len(hits), number) if len(hits) < limit else []
         names = {
-            each.seed.index: each.seed.id
-            for each in self._journal.seeds(
-                self._run, numbers={row[0] for row in found}, limit=len(found) + 1
+            stored.seed.index: stored.seed.id
+            for stored in self._journal.seeds(
+                self._run, numbers={row[0] for row in entries}, limit=len(entries) + 1
             )
         }
-        for index, key, around in found:
-            spot = self.spot_of(key)
-            place = (
+        for index, key, around in entries:
+            node_path = self.node_path_of(key)
+            kind = (
                 "observation" if "act" in key.split("/") else "plan" if key.startswith("plan/") else "answer"
             )
             hits.append(
                 RunHit(
-                    seed=names.get(index, ""), spot=spot or "", place=place, excerpt=excerpt(around, words)
+                    seed=names.get(index, ""),
+                    spot=node_path or "",
+                    place=kind,
+                    excerpt=excerpt(around, words),
                 )
             )
         return hits
@@ -463,12 +468,14 @@ class JournalRun(RunReader, Generic[R]):
         watched = None if seed is None else self.stored(seed).seed.index
         news = self._journal.news(self._run, cursor, watched)
         names = self._journal.seeds(self._run, numbers=news.seeds[:1000], limit=1000) if news.seeds else []
-        spots = dict.fromkeys(spot for key in news.keys if (spot := self.spot_of(key)) is not None)
+        node_paths = dict.fromkeys(
+            node_path for key in news.keys if (node_path := self.node_path_of(key)) is not None
+        )
         return RunChanges(
             cursor=news.cursor,
             summary=news.changed,
-            seeds=tuple(each.seed.id for each in names),
-            spots=tuple(spots),
+            seeds=tuple(stored.seed.id for stored in names),
+            spots=tuple(node_paths),
         )
 
     def _failures(self, *, done: bool) -> dict[str, int]:
@@ -478,12 +485,12 @@ class JournalRun(RunReader, Generic[R]):
             report = self._read_report(name)
             if not is_object(report):
                 continue
-            found = Counter[str]()
+            counts = Counter[str]()
             for name in ("failures", "model_failures", "tool_failures"):
                 kinds: object = report.get(name)
                 if is_object(kinds):
-                    found.update({kind: number for kind, number in kinds.items() if isinstance(number, int)})
-            return dict(sorted(found.items()))
+                    counts.update({kind: number for kind, number in kinds.items() if isinstance(number, int)})
+            return dict(sorted(counts.items()))
         return stored
 
     def _read_report(self, name: str) -> object:
@@ -514,9 +521,9 @@ def short(text: str, limit: int = SHORT) -> str:
 
 def excerpt(text: str, words: str) -> str:
     """Return the text around the first occurrence, in one line."""
-    place = max(text.casefold().find(words.casefold()), 0)
-    begin = max(0, place - SHORT // 2)
-    return short(f"{'…' if begin else ''}{text[begin : place + len(words) + SHORT // 2]}", 2 * SHORT)
+    start = max(text.casefold().find(words.casefold()), 0)
+    beginning = max(0, start - SHORT // 2)
+    return short(f"{'…' if beginning else ''}{text[beginning : start + len(words) + SHORT // 2]}", 2 * SHORT)
 
 
 def parts_of(observation: Observation) -> tuple[NodePart, ...]:
@@ -556,13 +563,13 @@ def shown_message(message: Message) -> ShownMessage:
     texts: list[str] = []
     images: list[Blob] = []
     for part in message.parts:
-        for each in (
+        for shown in (
             (TextPart(f"result of {part.call}"), *part.parts) if isinstance(part, ToolReply) else (part,)
         ):
-            if isinstance(each, ImagePart):
-                images.append(Blob(each.data.decode("ascii", "replace"), each.mime))
+            if isinstance(shown, ImagePart):
+                images.append(Blob(shown.data.decode("ascii", "replace"), shown.mime))
             else:
-                texts.append(each.text if isinstance(each, TextPart) else _call_text(each))
+                texts.append(shown.text if isinstance(shown, TextPart) else _call_text(shown))
     return ShownMessage(role=message.role, text="\n\n".join(texts)[:MAX_TEXT], images=tuple(images))
 
 

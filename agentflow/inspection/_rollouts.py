@@ -106,7 +106,7 @@ class EpisodeRun(JournalRun[TaskResult]):
     kind = RunKind.ROLLOUT
     result_type = TaskResult
 
-    def spot_of(self, key: str) -> str | None:
+    def node_path_of(self, key: str) -> str | None:
         """Return the spot of the turn that an entry belongs to."""
         match = _TURN.fullmatch(key)
         return None if match is None else _node_path(int(match[1]), int(match[2]))
@@ -145,28 +145,30 @@ class EpisodeRun(JournalRun[TaskResult]):
         stored = self.stored(seed)
         cursor = self._journal.news(self._run, "").cursor
         nodes = self._tries(stored).nodes
-        spots = sorted(nodes, key=lambda spot: (spot.count("-"), int(spot.partition("-")[0])))
+        node_paths = sorted(
+            nodes, key=lambda node_path: (node_path.count("-"), int(node_path.partition("-")[0]))
+        )
         marks = {"": ".", Verdict.NEW.value: "n", Verdict.ERROR.value: "x"}
         return TreeSkeleton(
             seed=seed,
             state=seed_state(stored),
-            spots=("", *spots),
-            marks="n" + "".join(marks[nodes[spot].verdict] for spot in spots),
+            spots=("", *node_paths),
+            marks="n" + "".join(marks[nodes[node_path].verdict] for node_path in node_paths),
             cursor=cursor,
         )
 
-    def children(self, seed: str, spot: str) -> list[NodeSummary]:
+    def children(self, seed: str, node_path: str) -> list[NodeSummary]:
         """Return the next turn, or at the root the first turn of each try."""
         tries = self._tries(self.stored(seed))
-        if spot and spot not in tries.nodes:
-            raise KeyError(spot)
-        return self.nodes(seed, tries.children(spot))
+        if node_path and node_path not in tries.nodes:
+            raise KeyError(node_path)
+        return self.nodes(seed, tries.children(node_path))
 
-    def node(self, seed: str, spot: str) -> NodeDetail:
+    def node(self, seed: str, node_path: str) -> NodeDetail:
         """Return a turn with everything that is known about it."""
-        return self._details(self.stored(seed), [spot])[spot]
+        return self._details(self.stored(seed), [node_path])[node_path]
 
-    def _details(self, stored: StoredSeed, spots: Sequence[str]) -> dict[str, NodeDetail]:
+    def _details(self, stored: StoredSeed, node_paths: Sequence[str]) -> dict[str, NodeDetail]:
         tries = self._tries(stored)
         root = NodeDetail(
             spot="",
@@ -177,16 +179,18 @@ class EpisodeRun(JournalRun[TaskResult]):
             calls=tuple(tries.others),
         )
         return {
-            spot: tries.nodes[spot] if spot else root for spot in spots if not spot or spot in tries.nodes
+            node_path: tries.nodes[node_path] if node_path else root
+            for node_path in node_paths
+            if not node_path or node_path in tries.nodes
         }
 
-    def _observation(self, stored: StoredSeed, spot: str) -> Observation:
-        if not spot:
+    def _observation(self, stored: StoredSeed, node_path: str) -> Observation:
+        if not node_path:
             return _question(stored)
         tries = self._tries(stored)
-        if spot not in tries.nodes:
-            raise KeyError(spot)
-        return tries.observations.get(spot, Observation(()))
+        if node_path not in tries.nodes:
+            raise KeyError(node_path)
+        return tries.observations.get(node_path, Observation(()))
 
     def call(self, seed: str, key: str) -> CallDetail:
         """Return a model call with its prompt."""
@@ -278,10 +282,10 @@ class EpisodeRun(JournalRun[TaskResult]):
                     for (node, observation), turn in zip(nodes, result.turns, strict=False)
                 ]
             for number, (node, observation) in enumerate(nodes, 1):
-                spot = _node_path(attempt, number)
-                tries.nodes[spot] = replace(node, spot=spot, children=int(number < len(nodes)))
+                node_path = _node_path(attempt, number)
+                tries.nodes[node_path] = replace(node, spot=node_path, children=int(number < len(nodes)))
                 if observation is not None:
-                    tries.observations[spot] = observation
+                    tries.observations[node_path] = observation
         return tries
 
 

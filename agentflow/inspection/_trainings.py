@@ -18,7 +18,7 @@ from agentflow.extras import missing_extra
 from agentflow.gateway import RecordedCall, recorded_image
 from agentflow.inspection._reader import MAX_TEXT, RunReader, excerpt, mime_of, short, shown_message
 from agentflow.inspection._recorded import agent_record, content_key, unused_episodes
-from agentflow.inspection._trees import child_of, parent_of, sort_spots
+from agentflow.inspection._trees import child_of, parent_of, sort_node_paths
 from agentflow.inspection._types import (
     CallDetail,
     CallSummary,
@@ -158,64 +158,66 @@ class TrainingFolder(RunReader):
         """Return episodes in the order of the steps that used them."""
         if state not in (None, WorkState.DONE):
             return []
-        found: list[SeedSummary] = []
+        matches: list[SeedSummary] = []
         begin = self._step_of(after) if after else 0
         skip = bool(after)
         for step in self._stored_steps():
             if step < begin:
                 continue
-            for each in self._list(step):
+            for episode in self._list(step):
                 if skip:
-                    skip = each.id != after
-                elif text.casefold() in f"{each.id} {each.text}".casefold():
-                    found.append(each)
-                    if len(found) == limit:
-                        return found
-        return found
+                    skip = episode.id != after
+                elif text.casefold() in f"{episode.id} {episode.text}".casefold():
+                    matches.append(episode)
+                    if len(matches) == limit:
+                        return matches
+        return matches
 
     def seed(self, seed: str) -> SeedSummary:
         """Return one episode."""
-        for each in self._list(self._step_of(seed)):
-            if each.id == seed:
-                return each
+        for episode in self._list(self._step_of(seed)):
+            if episode.id == seed:
+                return episode
         raise KeyError(seed)
 
     def skeleton(self, seed: str) -> TreeSkeleton:
         """Return the calls of an episode: a call is below the one that it continues."""
-        spots = list(self._spots(self._episode(seed)))
-        sort_spots(spots)
-        return TreeSkeleton(seed=seed, state=WorkState.DONE, spots=("", *spots), marks="n" * (len(spots) + 1))
+        node_paths = list(self._numbers(self._episode(seed)))
+        sort_node_paths(node_paths)
+        return TreeSkeleton(
+            seed=seed, state=WorkState.DONE, spots=("", *node_paths), marks="n" * (len(node_paths) + 1)
+        )
 
-    def nodes(self, seed: str, spots: Sequence[str]) -> list[NodeSummary]:
+    def nodes(self, seed: str, node_paths: Sequence[str]) -> list[NodeSummary]:
         """Return calls as rows."""
         episode = self._episode(seed)
-        numbers = self._spots(episode)
+        numbers = self._numbers(episode)
         children = Counter(map(parent_of, numbers))
         rows: list[NodeSummary] = []
-        for spot in spots:
-            if not spot:
-                rows.append(NodeSummary(spot="", line=short(episode.heading), children=children[spot]))
-            elif spot in numbers:
-                line = short(self._said(episode.sample.calls[numbers[spot]])[:2_000])
-                rows.append(NodeSummary(spot=spot, tool="call", line=line, children=children[spot]))
+        for node_path in node_paths:
+            if not node_path:
+                rows.append(NodeSummary(spot="", line=short(episode.heading), children=children[node_path]))
+            elif node_path in numbers:
+                line = short(self._said(episode.sample.calls[numbers[node_path]])[:2_000])
+                rows.append(NodeSummary(spot=node_path, tool="call", line=line, children=children[node_path]))
         return rows
 
-    def children(self, seed: str, spot: str) -> list[NodeSummary]:
+    def children(self, seed: str, node_path: str) -> list[NodeSummary]:
         """Return the calls that continue a call."""
-        spots = self._spots(self._episode(seed))
-        if spot and spot not in spots:
-            raise KeyError(spot)
-        return self.nodes(seed, [each for each in spots if parent_of(each) == spot])
+        node_paths = self._numbers(self._episode(seed))
+        if node_path and node_path not in node_paths:
+            raise KeyError(node_path)
+        return self.nodes(seed, [child for child in node_paths if parent_of(child) == node_path])
 
-    def node(self, seed: str, spot: str) -> NodeDetail:
+    def node(self, seed: str, node_path: str) -> NodeDetail:
         """Return a call with its text."""
         episode = self._episode(seed)
-        numbers = self._spots(episode)
-        children = len(self.children(seed, spot))
-        if not spot:
+        numbers = self._numbers(episode)
+        children = len(self.children(seed, node_path))
+        if not node_path:
             parts = (_part(episode.heading), _part(episode.summary()))
             return NodeDetail(spot="", id=episode.sample.id, parts=parts, children=children)
-        number = numbers[spot]
+        number = numbers[node_path]
         tokens = episode.sample.calls[number]
         about = episode.calls()[number]
         call = CallSummary(
@@ -227,7 +229,7 @@ class TrainingFolder(RunReader):
         )
         advantage = "not trained" if about.advantage is None else f"advantage {about.advantage:+.3f}"
         return NodeDetail(
-            spot=spot,
+            spot=node_path,
             id=about.id,
             intent=f"{about.reason}: {about.note}" if about.note else about.reason,
             tool="call",
@@ -240,23 +242,26 @@ class TrainingFolder(RunReader):
     def call(self, seed: str, key: str) -> CallDetail:
         """Return a call with its messages as the gateway recorded them, or with the text of its prompt."""
         episode = self._episode(seed)
-        for each in _other_calls(episode):
-            if each.id == key:
-                return CallDetail(call=_summary(each), prompt=tuple(map(shown_message, each.messages)))
-        spot = next((spot for spot, number in self._spots(episode).items() if str(number + 1) == key), None)
-        if spot is None:
+        for other in _other_calls(episode):
+            if other.id == key:
+                return CallDetail(call=_summary(other), prompt=tuple(map(shown_message, other.messages)))
+        node_path = next(
+            (node_path for node_path, number in self._numbers(episode).items() if str(number + 1) == key),
+            None,
+        )
+        if node_path is None:
             raise KeyError(key)
-        call = self.node(seed, spot).calls[0]
-        own = [each for each in episode.recorded if _is_of_sample(each, episode)]
+        call = self.node(seed, node_path).calls[0]
+        trained = [other for other in episode.recorded if _is_of_sample(other, episode)]
         number = int(key) - 1
-        if number < len(own):
-            return CallDetail(call=call, prompt=tuple(map(shown_message, own[number].messages)))
+        if number < len(trained):
+            return CallDetail(call=call, prompt=tuple(map(shown_message, trained[number].messages)))
         text = self._decode(episode.sample.calls[number].prompt)
         return CallDetail(call=call, prompt=(ShownMessage(role="prompt", text=text[:MAX_TEXT]),))
 
     def calls(self, seed: str) -> list[CallSummary]:
         """Return the other calls of an episode: those of other agents, and answers that no client received."""
-        return [_summary(each) for each in _other_calls(self._episode(seed))]
+        return [_summary(call) for call in _other_calls(self._episode(seed))]
 
     def blob(self, digest: str) -> tuple[bytes, str]:
         """Return an image of a conversation that the gateway recorded, and its MIME type."""
@@ -293,14 +298,16 @@ class TrainingFolder(RunReader):
         if not text.strip():
             return []
         if seed is None:
-            found = self.seeds(limit=limit, text=text)
-            return [RunHit(seed=each.id, spot="", place="seed", excerpt=short(each.text)) for each in found]
+            episodes = self.seeds(limit=limit, text=text)
+            return [
+                RunHit(seed=match.id, spot="", place="seed", excerpt=short(match.text)) for match in episodes
+            ]
         episode = self._episode(seed)
         hits: list[RunHit] = []
-        for spot, number in self._spots(episode).items():
-            said = self._said(episode.sample.calls[number])
-            if text.casefold() in said.casefold():
-                hits.append(RunHit(seed=seed, spot=spot, place="answer", excerpt=excerpt(said, text)))
+        for node_path, number in self._numbers(episode).items():
+            answer = self._said(episode.sample.calls[number])
+            if text.casefold() in answer.casefold():
+                hits.append(RunHit(seed=seed, spot=node_path, place="answer", excerpt=excerpt(answer, text)))
         return hits[:limit]
 
     def changes(self, cursor: str = "", seed: str | None = None) -> RunChanges:
@@ -322,8 +329,8 @@ class TrainingFolder(RunReader):
     def _count(self, step: int) -> int:
         """Count the episodes of a step, without reading them."""
         with self._lock:
-            if (known := self._counts.get(step)) is not None:
-                return known
+            if (count := self._counts.get(step)) is not None:
+                return count
         path = self.folder / ROLLOUTS / f"step_{step:06d}.jsonl.gz"
         try:
             count = sum(line.count(b'"reward":') for line in read_lines(path, self.folder))
@@ -337,9 +344,9 @@ class TrainingFolder(RunReader):
     def _list(self, step: int) -> list[SeedSummary]:
         """Return the episodes of a step; they never change."""
         with self._lock:
-            if (known := self._lists.get(step)) is not None:
-                return known
-        found = [
+            if (summaries := self._lists.get(step)) is not None:
+                return summaries
+        summaries = [
             SeedSummary(
                 id=_id(step, episode, number),
                 index=number,
@@ -353,7 +360,7 @@ class TrainingFolder(RunReader):
             for number, episode in enumerate(self._episodes(step))
         ]
         with self._lock:
-            return self._lists.setdefault(step, found)
+            return self._lists.setdefault(step, summaries)
 
     def _episodes(self, step: int) -> "list[EpisodeTokens]":
         try:
@@ -375,15 +382,15 @@ class TrainingFolder(RunReader):
                 return episode
         raise KeyError(seed)
 
-    def _spots(self, episode: "EpisodeTokens") -> dict[str, int]:
+    def _numbers(self, episode: "EpisodeTokens") -> dict[str, int]:
         """Return the number of the call at each spot, from 0."""
-        spots: list[str] = []
+        node_paths: list[str] = []
         below = Counter[str]()
         for call in episode.calls():
-            parent = spots[int(call.parent) - 1] if call.parent else ""
-            spots.append(child_of(parent, below[parent]))
+            parent = node_paths[int(call.parent) - 1] if call.parent else ""
+            node_paths.append(child_of(parent, below[parent]))
             below[parent] += 1
-        return {spot: number for number, spot in enumerate(spots)}
+        return {node_path: number for number, node_path in enumerate(node_paths)}
 
     def _decoding(self) -> tuple[Decode, str]:
         if self._decoder is None:
@@ -414,12 +421,12 @@ def _stored_episodes(folder: Path, step: int, *_state: int) -> "list[EpisodeToke
 
 def _failures(metrics: Sequence[StepFigures]) -> dict[str, int]:
     """Return the numbers of episodes that were left out, by reason."""
-    found = Counter[str]()
+    counts = Counter[str]()
     for line in metrics:
         for name, value in line.figures.items():
             if name.startswith(_FAILED) and value:
-                found[name.removeprefix(_FAILED)] += int(value)
-    return dict(sorted(found.items()))
+                counts[name.removeprefix(_FAILED)] += int(value)
+    return dict(sorted(counts.items()))
 
 
 def _usage(metrics: Sequence[StepFigures]) -> tuple[Usage, float]:

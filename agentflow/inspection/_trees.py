@@ -1,6 +1,6 @@
 """Synthesis runs: trees from the entries of their seeds' pages.
 
-A spot is the place of a node in its tree: the positions of the node and its ancestors, as in `0-1-2`.
+A spot is the path of a node in its tree: the positions of the node and its ancestors, as in `0-1-2`.
 """
 
 from bisect import bisect_right
@@ -106,36 +106,43 @@ class VerdictReader:
         self._lock = Lock()
         self._known: dict[int, _JudgedLevels] = {}
 
-    def marks(self, stored: StoredSeed, spots: Sequence[str]) -> str:
+    def marks(self, stored: StoredSeed, node_paths: Sequence[str]) -> str:
         """Return a letter for each node, whose spots are ordered by depth."""
         levels = self._levels(stored)
-        if not levels.depths and spots:
+        if not levels.depths and node_paths:
             verdicts = self._old(stored)
-            return "".join(_MARKS[verdicts[spot][0]] if spot in verdicts else _UNJUDGED for spot in spots)
-        known = bisect_right(spots, max(levels.depths, default=0), key=depth_of)
-        letters = {spot: _MARKS[verdict] for spot, (verdict, _) in levels.others.items()}
-        return "".join(map(letters.get, spots[:known], repeat("n"))) + _UNJUDGED * (len(spots) - known)
+            return "".join(
+                _MARKS[verdicts[node_path][0]] if node_path in verdicts else _UNJUDGED
+                for node_path in node_paths
+            )
+        judged = bisect_right(node_paths, max(levels.depths, default=0), key=depth_of)
+        letters = {node_path: _MARKS[verdict] for node_path, (verdict, _) in levels.others.items()}
+        return "".join(map(letters.get, node_paths[:judged], repeat("n"))) + _UNJUDGED * (
+            len(node_paths) - judged
+        )
 
-    def on(self, stored: StoredSeed, spots: Sequence[str]) -> dict[str, tuple[Verdict, str]]:
+    def on(self, stored: StoredSeed, node_paths: Sequence[str]) -> dict[str, tuple[Verdict, str]]:
         """Return the verdicts on these nodes; those that are not yet judged are left out."""
         levels = self._levels(stored)
         if not levels.depths:
             return dict(self._old(stored))
         judged = max(levels.depths)
         return {
-            spot: levels.others.get(spot, (Verdict.NEW, "")) for spot in spots if depth_of(spot) <= judged
+            node_path: levels.others.get(node_path, (Verdict.NEW, ""))
+            for node_path in node_paths
+            if depth_of(node_path) <= judged
         }
 
     def _levels(self, stored: StoredSeed) -> _JudgedLevels:
         """Return the judged levels. Those of the last seeds are remembered, because a level is written once."""
         number = stored.seed.index
         with self._lock:
-            known = self._known.get(number, _JudgedLevels(frozenset(), {}))
+            earlier = self._known.get(number, _JudgedLevels(frozenset(), {}))
         depths = frozenset(map(int, self._journal.keys_below(self._run, number, "level/")))
-        if depths == known.depths:
-            return known
-        others = dict(known.others)
-        missing = [f"level/{depth}" for depth in depths - known.depths]
+        if depths == earlier.depths:
+            return earlier
+        others = dict(earlier.others)
+        missing = [f"level/{depth}" for depth in depths - earlier.depths]
         for body in self._journal.bodies(self._run, number, missing).values():
             others |= msgspec.json.decode(body, type=LevelRecord).others
         levels = _JudgedLevels(depths, others)
@@ -152,10 +159,12 @@ class VerdictReader:
         if body := self._journal.harvests(self._run, [number]).get(number) if stored.done else None:
             tree = msgspec.json.decode(body, type=SeedResult).tree
             nodes = () if tree is None else tree.nodes
-            return {spot: (node.verdict, node.reason) for spot, node in nodes_by_spot(nodes).items()}
+            return {
+                node_path: (node.verdict, node.reason) for node_path, node in nodes_by_path(nodes).items()
+            }
         records = self._journal.entries(self._run, number, "node/")
         judged = {key[5:]: msgspec.json.decode(body, type=VerdictRecord) for key, body in records.items()}
-        return {spot: (record.verdict, record.reason) for spot, record in judged.items()}
+        return {node_path: (record.verdict, record.reason) for node_path, record in judged.items()}
 
 
 class _SeedEnd(Struct, frozen=True):
@@ -179,13 +188,13 @@ class TreeRun(JournalRun[SeedResult]):
         super().__init__(id, name, journal, stored, folder)
         self._verdicts = VerdictReader(journal, stored.number)
 
-    def spot_of(self, key: str) -> str | None:
+    def node_path_of(self, key: str) -> str | None:
         """Return the spot of the node that an entry belongs to."""
         kind, _, rest = key.partition("/")
         if kind in ("act", "node", "diverged"):
             return rest
         if kind == "plan":
-            return _spot(rest.partition("/")[0])
+            return _node_path(rest.partition("/")[0])
         return None
 
     def _summaries(self, stored_seeds: Sequence[StoredSeed]) -> list[SeedSummary]:
@@ -217,40 +226,44 @@ class TreeRun(JournalRun[SeedResult]):
         stored = self.stored(seed)
         cursor = self._journal.news(self._run, "").cursor
         number = stored.seed.index
-        spots = self._journal.keys_below(self._run, number, "act/")
-        sort_spots(spots)
+        node_paths = self._journal.keys_below(self._run, number, "act/")
+        sort_node_paths(node_paths)
         planned: list[str] = []
         if not stored.done:
-            parents = {parent_of(spot) for spot in spots}
-            asked = self._journal.keys_below(self._run, number, "plan/")
-            planned = [spot for key in asked if (spot := _spot(key.partition("/")[0])) not in parents]
-            sort_spots(planned)
-        marks = self._verdicts.marks(stored, spots)
+            parents = {parent_of(node_path) for node_path in node_paths}
+            plan_keys = self._journal.keys_below(self._run, number, "plan/")
+            planned = [
+                node_path
+                for key in plan_keys
+                if (node_path := _node_path(key.partition("/")[0])) not in parents
+            ]
+            sort_node_paths(planned)
+        marks = self._verdicts.marks(stored, node_paths)
         return TreeSkeleton(
             seed=seed,
             state=seed_state(stored),
-            spots=("", *spots),
+            spots=("", *node_paths),
             marks=f"n{marks}",
             planned=tuple(dict.fromkeys(planned)),
             cursor=cursor,
         )
 
-    def _details(self, stored: StoredSeed, spots: Sequence[str]) -> dict[str, NodeDetail]:
-        records = self._records(stored, spots)
-        verdicts = self._verdicts.on(stored, spots)
-        children = self._child_counts(stored, spots)
+    def _details(self, stored: StoredSeed, node_paths: Sequence[str]) -> dict[str, NodeDetail]:
+        records = self._records(stored, node_paths)
+        verdicts = self._verdicts.on(stored, node_paths)
+        children = self._child_counts(stored, node_paths)
         tree = tree_id(self.key, stored.seed)
-        found: dict[str, NodeDetail] = {}
-        for spot in spots:
-            path = tuple(map(int, spot.split("-"))) if spot else ()
-            detail = NodeDetail(spot=spot, id=node_id(tree, path), children=children.get(spot, 0))
-            if not spot:
-                parts = parts_of(self._observation(stored, spot))
-                found[spot] = replace(detail, parts=parts, verdict=Verdict.NEW.value)
-            elif (record := records.get(spot)) is not None:
-                verdict, reason = verdicts.get(spot, ("", ""))
+        details: dict[str, NodeDetail] = {}
+        for node_path in node_paths:
+            path = tuple(map(int, node_path.split("-"))) if node_path else ()
+            detail = NodeDetail(spot=node_path, id=node_id(tree, path), children=children.get(node_path, 0))
+            if not node_path:
+                parts = parts_of(self._observation(stored, node_path))
+                details[node_path] = replace(detail, parts=parts, verdict=Verdict.NEW.value)
+            elif (record := records.get(node_path)) is not None:
+                verdict, reason = verdicts.get(node_path, ("", ""))
                 action, outcome = record.action, record.outcome
-                found[spot] = replace(
+                details[node_path] = replace(
                     detail,
                     intent=record.intent,
                     tool="" if action is None else action.tool,
@@ -262,50 +275,52 @@ class TreeRun(JournalRun[SeedResult]):
                     trouble=outcome.trouble,
                     isolation=record.isolation.value,
                 )
-        return found
+        return details
 
-    def children(self, seed: str, spot: str) -> list[NodeSummary]:
+    def children(self, seed: str, node_path: str) -> list[NodeSummary]:
         """Return the children of a node as rows."""
         stored = self.stored(seed)
-        number = self._child_counts(stored, [spot]).get(spot, 0)
-        if not number and spot and not self._records(stored, [spot]):
-            raise KeyError(spot)
-        return self.nodes(seed, [child_of(spot, position) for position in range(number)])
+        number = self._child_counts(stored, [node_path]).get(node_path, 0)
+        if not number and node_path and not self._records(stored, [node_path]):
+            raise KeyError(node_path)
+        return self.nodes(seed, [child_of(node_path, position) for position in range(number)])
 
-    def node(self, seed: str, spot: str) -> NodeDetail:
+    def node(self, seed: str, node_path: str) -> NodeDetail:
         """Return a node with everything that is known about it."""
         stored = self.stored(seed)
-        detail = self._details(stored, [spot])[spot]
-        own, result = self._plans(stored, spot), self.result_of(stored)
+        detail = self._details(stored, [node_path])[node_path]
+        plans, result = self._plans(stored, node_path), self.result_of(stored)
         tree = None if result is None else result.tree
         detail = replace(
             detail,
             stalled="" if tree is None else tree.stalled.get(detail.id, ""),
             citations=() if result is None else tuple(_citations(result, detail.id)),
-            calls=tuple(own),
+            calls=tuple(plans),
         )
-        if not spot:
+        if not node_path:
             return detail
-        body = self._journal.bodies(self._run, stored.seed.index, [f"node/{spot}"]).get(f"node/{spot}")
-        chosen = self._plans(stored, parent_of(spot))
-        judged = [] if body is None else [_verdict_call(f"node/{spot}", body)]
+        body = self._journal.bodies(self._run, stored.seed.index, [f"node/{node_path}"]).get(
+            f"node/{node_path}"
+        )
+        chosen = self._plans(stored, parent_of(node_path))
+        judged = [] if body is None else [_verdict_call(f"node/{node_path}", body)]
         return replace(
             detail,
             reasoning="\n\n".join(call.reasoning for call in chosen if call.reasoning),
             judge="" if not detail.verdict else "rule" if body is None else "model",
-            diverged=bool(self._journal.existing(self._run, stored.seed.index, [f"diverged/{spot}"])),
-            calls=(*chosen, *judged, *own),
+            diverged=bool(self._journal.existing(self._run, stored.seed.index, [f"diverged/{node_path}"])),
+            calls=(*chosen, *judged, *plans),
         )
 
-    def _observation(self, stored: StoredSeed, spot: str) -> Observation:
-        if not spot:
+    def _observation(self, stored: StoredSeed, node_path: str) -> Observation:
+        if not node_path:
             return Observation((Text(stored.seed.content),))
-        return self._records(stored, [spot])[spot].outcome.observation
+        return self._records(stored, [node_path])[node_path].outcome.observation
 
     def call(self, seed: str, key: str) -> CallDetail:
         """Return a model call with its prompt."""
-        found = self._journal.bodies(self._run, self.stored(seed).seed.index, [key])
-        call = _call(key, found[key])
+        bodies = self._journal.bodies(self._run, self.stored(seed).seed.index, [key])
+        call = _call(key, bodies[key])
         if call is None:
             raise KeyError(key)
         return self.with_prompt(call)
@@ -314,8 +329,8 @@ class TreeRun(JournalRun[SeedResult]):
         """Return the calls that belong to no node: those that wrote and checked questions or tasks."""
         number = self.stored(seed).seed.index
         keys = self._journal.keys_below(self._run, number, "")
-        own = [key for key in keys if key.partition("/")[0] not in _OF_NODES]
-        bodies = self._journal.bodies(self._run, number, own)
+        call_keys = [key for key in keys if key.partition("/")[0] not in _OF_NODES]
+        bodies = self._journal.bodies(self._run, number, call_keys)
         calls = (_call(key, bodies[key]) for key in sorted(bodies))
         return [replace(call, text=short(call.text)) for call in calls if call is not None]
 
@@ -326,8 +341,10 @@ class TreeRun(JournalRun[SeedResult]):
         result = self.result_of(stored)
         if result is None:
             return shown
-        spots = (
-            {node.id: spot for spot, node in nodes_by_spot(result.tree.nodes).items()} if result.tree else {}
+        node_paths = (
+            {node.id: node_path for node_path, node in nodes_by_path(result.tree.nodes).items()}
+            if result.tree
+            else {}
         )
         pairs = [
             SeedAnswer(
@@ -337,7 +354,7 @@ class TreeRun(JournalRun[SeedResult]):
                 kind=pair.kind.value,
                 hops=pair.hops,
                 steps=tuple(step.step for step in pair.reasoning_steps),
-                spots=tuple(spots[node] for node in pair.support if node in spots),
+                spots=tuple(node_paths[node] for node in pair.support if node in node_paths),
                 pass_rate=None if pair.difficulty is None else pair.difficulty.rate,
             )
             for pair in result.pairs
@@ -349,10 +366,10 @@ class TreeRun(JournalRun[SeedResult]):
                 answer=task.gold.answer,
                 kind=task.kind,
                 steps=tuple(
-                    f"{each.tool} {msgspec.json.encode(each.arguments).decode()}"
-                    for each in task.gold.actions
+                    f"{action.tool} {msgspec.json.encode(action.arguments).decode()}"
+                    for action in task.gold.actions
                 ),
-                spots=tuple(spots[node] for node in task.sources if node in spots),
+                spots=tuple(node_paths[node] for node in task.sources if node in node_paths),
             )
             for task in result.tasks
         ]
@@ -405,16 +422,18 @@ class TreeRun(JournalRun[SeedResult]):
         if result is not None and result.tree is not None:
             return with_observations(result.tree, stored.seed, Page(entries))
         records = {key[4:]: msgspec.json.decode(body, type=Node) for key, body in entries.items()}
-        spots = list(records)
-        sort_spots(spots)
-        verdicts, id = self._verdicts.on(stored, spots), tree_id(self.key, stored.seed)
+        node_paths = list(records)
+        sort_node_paths(node_paths)
+        verdicts, id = self._verdicts.on(stored, node_paths), tree_id(self.key, stored.seed)
         seen = ActionOutcome(Observation((Text(stored.seed.content),)))
         nodes = [Node(id=node_id(id, ()), outcome=seen, verdict=Verdict.NEW)]
-        for spot in spots:
-            if spot in verdicts:
-                path, (verdict, reason) = tuple(map(int, spot.split("-"))), verdicts[spot]
-                place = {"parent": node_id(id, path[:-1]), "depth": len(path), "position": path[-1]}
-                node = replace(records[spot], id=node_id(id, path), verdict=verdict, reason=reason, **place)
+        for node_path in node_paths:
+            if node_path in verdicts:
+                path, (verdict, reason) = tuple(map(int, node_path.split("-"))), verdicts[node_path]
+                position = {"parent": node_id(id, path[:-1]), "depth": len(path), "position": path[-1]}
+                node = replace(
+                    records[node_path], id=node_id(id, path), verdict=verdict, reason=reason, **position
+                )
                 nodes.append(node)
         return Tree(id=id, seed=stored.seed, nodes=tuple(nodes))
 
@@ -432,43 +451,45 @@ class TreeRun(JournalRun[SeedResult]):
             if (reply := msgspec.json.decode(body, type=Reply[Plan])).tokens is not None:
                 yield from exact_calls(key, voice, reply)
 
-    def _records(self, stored: StoredSeed, spots: Iterable[str]) -> dict[str, Node]:
+    def _records(self, stored: StoredSeed, node_paths: Iterable[str]) -> dict[str, Node]:
         """Return the records of actions by spot. Earlier versions stored the action only in the tree of a finished seed."""
-        bodies = self._journal.bodies(self._run, stored.seed.index, [f"act/{spot}" for spot in spots if spot])
+        bodies = self._journal.bodies(
+            self._run, stored.seed.index, [f"act/{node_path}" for node_path in node_paths if node_path]
+        )
         records = {key[4:]: msgspec.json.decode(body, type=Node) for key, body in bodies.items()}
         if all(record.action is not None for record in records.values()):
             return records
         result = self.result_of(stored)
-        known = nodes_by_spot(result.tree.nodes) if result is not None and result.tree is not None else {}
+        finished = nodes_by_path(result.tree.nodes) if result is not None and result.tree is not None else {}
         return {
-            spot: replace(record, action=known[spot].action, intent=known[spot].intent)
-            if spot in known
+            node_path: replace(record, action=finished[node_path].action, intent=finished[node_path].intent)
+            if node_path in finished
             else record
-            for spot, record in records.items()
+            for node_path, record in records.items()
         }
 
-    def _child_counts(self, stored: StoredSeed, spots: Iterable[str]) -> dict[str, int]:
+    def _child_counts(self, stored: StoredSeed, node_paths: Iterable[str]) -> dict[str, int]:
         """Count children by asking for their keys: positions are consecutive."""
         counts: dict[str, int] = {}
-        pending = list(spots)
+        pending = list(node_paths)
         for begin, size in _windows():
             wanted = {
-                f"act/{child_of(spot, position)}": spot
-                for spot in pending
+                f"act/{child_of(node_path, position)}": node_path
+                for node_path in pending
                 for position in range(begin, begin + size)
             }
-            found = self._journal.existing(self._run, stored.seed.index, list(wanted))
-            for key in found:
+            existing = self._journal.existing(self._run, stored.seed.index, list(wanted))
+            for key in existing:
                 last = int(key.rpartition("-")[2].rpartition("/")[2])
                 counts[wanted[key]] = max(counts.get(wanted[key], 0), last + 1)
-            pending = [spot for spot in pending if counts.get(spot, 0) == begin + size]
+            pending = [node_path for node_path in pending if counts.get(node_path, 0) == begin + size]
             if not pending:
                 return counts
         raise AssertionError
 
-    def _plans(self, stored: StoredSeed, spot: str) -> list[CallSummary]:
+    def _plans(self, stored: StoredSeed, node_path: str) -> list[CallSummary]:
         """Return the planner's calls at a node."""
-        keys = [f"plan/{spot or 'root'}/{ask}" for ask in range(_MOST_ASKS)]
+        keys = [f"plan/{node_path or 'root'}/{ask}" for ask in range(_MOST_ASKS)]
         bodies = self._journal.bodies(self._run, stored.seed.index, keys)
         replies = {key: msgspec.json.decode(bodies[key], type=Reply[Plan]) for key in keys if key in bodies}
         return [call_of(key, "planner", reply) for key, reply in replies.items()]
@@ -622,7 +643,7 @@ def _citations(result: SeedResult, node: str) -> Iterable[NodeCitation]:
             )
 
 
-def _spot(key: str) -> str:
+def _node_path(key: str) -> str:
     return "" if key == "root" else key
 
 
@@ -642,36 +663,36 @@ class _PlacedNode(Protocol):
 N = TypeVar("N", bound=_PlacedNode)
 
 
-def nodes_by_spot(nodes: Sequence[N]) -> dict[str, N]:
+def nodes_by_path(nodes: Sequence[N]) -> dict[str, N]:
     """Return the nodes by spot; parents precede their children. See docs/journal.md."""
-    spots: dict[str, str] = {}
+    node_paths: dict[str, str] = {}
     for node in nodes:
-        spots[node.id] = "" if node.parent is None else child_of(spots[node.parent], node.position)
-    return {spots[node.id]: node for node in nodes}
+        node_paths[node.id] = "" if node.parent is None else child_of(node_paths[node.parent], node.position)
+    return {node_paths[node.id]: node for node in nodes}
 
 
-def sort_spots(spots: list[str]) -> None:
+def sort_node_paths(node_paths: list[str]) -> None:
     """Sort by depth, then by positions."""
-    together = "-".join(spots)
+    together = "-".join(node_paths)
     if len(together) == 2 * together.count("-") + 1:
         # All positions have one digit: the order of texts is that of numbers, and a longer text is deeper.
-        spots.sort()
-        spots.sort(key=len)
+        node_paths.sort()
+        node_paths.sort(key=len)
     else:
-        spots.sort(key=lambda spot: [*map(int, spot.split("-"))])
-        spots.sort(key=depth_of)
+        node_paths.sort(key=lambda node_path: [*map(int, node_path.split("-"))])
+        node_paths.sort(key=depth_of)
 
 
-def depth_of(spot: str) -> int:
+def depth_of(node_path: str) -> int:
     """Return the number of actions on the path to a node."""
-    return spot.count("-") + 1 if spot else 0
+    return node_path.count("-") + 1 if node_path else 0
 
 
-def child_of(spot: str, position: int) -> str:
+def child_of(node_path: str, position: int) -> str:
     """Return the spot of a child."""
-    return f"{spot}-{position}" if spot else str(position)
+    return f"{node_path}-{position}" if node_path else str(position)
 
 
-def parent_of(spot: str) -> str:
+def parent_of(node_path: str) -> str:
     """Return the spot of the parent."""
-    return spot.rpartition("-")[0]
+    return node_path.rpartition("-")[0]
