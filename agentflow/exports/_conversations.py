@@ -8,11 +8,12 @@ from itertools import count
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from agentflow._typeguards import is_list
+from agentflow.engine import fixed_names
 from agentflow.exports._rows import Dropped, DropReason, ExportRow, Take
 from agentflow.inspection import AnswerRecord, SeedRecord
 from agentflow.models import ToolSpec
 from agentflow.runs import image_file
-from agentflow.team import fixed_names, result_text
+from agentflow.team import result_text
 from agentflow.text import escape_all_special_tokens, escape_special_tokens
 from agentflow.trace import Action, ChatBuilder, ChatMessage, Node, Tree, Verdict
 

@@ -9,6 +9,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
+from agentflow.engine import TimedResult
 from agentflow.inspection._reader import (
     JournalRun,
     call_of,
@@ -35,7 +36,7 @@ from agentflow.inspection._types import (
 )
 from agentflow.journal import StoredSeed
 from agentflow.rollouts import TaskResult, episode_tree, task_of
-from agentflow.team import AgentAnswer, TimedResult
+from agentflow.team import AgentAnswer
 from agentflow.trace import (
     ActionOutcome,
     Command,

@@ -16,7 +16,7 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from agentflow._typeguards import is_object
-from agentflow.growth import LevelRecord, VerdictRecord, with_observations
+from agentflow.engine import LevelRecord, VerdictRecord, with_observations
 from agentflow.inspection._reader import (
     JournalRun,
     call_of,

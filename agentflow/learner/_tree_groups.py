@@ -6,8 +6,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from agentflow.actors import Supervisor, together
+from agentflow.engine import BranchSandboxes, Grower, plans_of
 from agentflow.errors import ConfigurationError
-from agentflow.growth import BranchSandboxes, Grower, plans_of
 from agentflow.journal import MemoryPage
 from agentflow.learner._episode_runner import SandboxEpisodeRunner, with_seed
 from agentflow.learner._group_rollout import UNREACHABLE, GroupRollout
@@ -85,12 +85,10 @@ class TreeGrower:
         self._images = MemoryBlobStore()
         self._open_trees = 0
         self.team = Team(
-            planner=self._planner,
-            generator=generator,
+            {"planner": self._planner, "generator": generator},
+            blobs=self._images,
             # A verdict would make a branch depend on its siblings, so every branch grows.
             verify="off",
-            put_blob=self._images.put,
-            blob=self._images.read,
             observations=self._observations,
         )
         """The roles; a supervisor must run their specs."""

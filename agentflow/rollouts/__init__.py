@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from agentflow.rollouts._files import RESULTS, SUMMARY, TRAJECTORIES
     from agentflow.rollouts._progress import RolloutStatus
     from agentflow.rollouts._result import TaskResult, episode_tree, task_of
-    from agentflow.rollouts._run import RolloutRun
+    from agentflow.rollouts._run import RolloutRun, make_agent
     from agentflow.rollouts._summary import RolloutSummary
     from agentflow.rollouts._tasks import Assignment, assign
     from agentflow.rollouts.benchmarks import load_tasks
@@ -36,6 +36,7 @@ __all__ = [
     "episode_tree",
     "load_rollout_config",
     "load_tasks",
+    "make_agent",
     "quick_rollout",
     "rollout",
     "score",
@@ -50,7 +51,7 @@ __getattr__ = lazy_exports(
         "._files": ["RESULTS", "SUMMARY", "TRAJECTORIES"],
         "._progress": ["RolloutStatus"],
         "._result": ["TaskResult", "episode_tree", "task_of"],
-        "._run": ["RolloutRun"],
+        "._run": ["RolloutRun", "make_agent"],
         "._summary": ["RolloutSummary"],
         "._tasks": ["Assignment", "assign"],
         ".benchmarks": ["load_tasks"],

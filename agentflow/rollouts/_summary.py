@@ -60,8 +60,8 @@ class RolloutSummary(Struct, frozen=True, kw_only=True):
     """Name of the benchmark or of the file of tasks."""
     metric: str | None
     """Metric; `None`: answers were not scored."""
-    agent: Literal["team", "single"]
-    """`team` or `single`."""
+    agent: str
+    """`team`, `single` or the name of another agent."""
     verify: Literal["separate", "merged"]
     """`separate` or `merged`, in the team."""
     max_turns: int

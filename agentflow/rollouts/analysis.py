@@ -50,7 +50,7 @@ class AnalysedRun(Struct, frozen=True):
     @property
     def setting(self) -> str:
         """Agent and way of verifying."""
-        return self.summary.agent if self.summary.agent == "single" else f"team, {self.summary.verify}"
+        return f"team, {self.summary.verify}" if self.summary.agent == "team" else self.summary.agent
 
 
 class AnalysisTable(Struct, frozen=True):

@@ -13,6 +13,7 @@ import msgspec
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from agentflow.engine import fixed_names
 from agentflow.errors import ConfigurationError
 from agentflow.runs import AtomicFiles, BlobReader, image_file, image_record
 from agentflow.synthesis._config import SynthesisConfig
@@ -21,7 +22,6 @@ from agentflow.synthesis._report import Report, ReportBuilder
 from agentflow.synthesis._seed_result import Pair, PairAttempts, SeedResult, Trajectory
 from agentflow.synthesis._task_pairs import task_pair_record
 from agentflow.tasks import VerifiableTask
-from agentflow.team import fixed_names
 from agentflow.trace import (
     Action,
     ActionOutcome,

@@ -9,8 +9,8 @@ from typing import TypeVar
 from msgspec import Struct
 
 from agentflow.actors import together
+from agentflow.engine import ExecutorPort
 from agentflow.errors import RunStopped
-from agentflow.growth import ExecutorPort
 from agentflow.journal import Page
 from agentflow.questions import ShownDocument, divided, documents_of
 from agentflow.runs import RoleReplies

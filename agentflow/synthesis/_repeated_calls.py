@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from functools import partial
 
-from agentflow.growth import BranchSandboxes, ExecutorPort
+from agentflow.engine import BranchSandboxes, ExecutorPort
 from agentflow.journal import Page
 from agentflow.synthesis._trimming import trimmed_path
 from agentflow.trace import Action, ActionOutcome, Observation, Tree

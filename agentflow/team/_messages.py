@@ -59,7 +59,7 @@ MAX_SEED_VALUES_CHARS = 2_000
 def plan_messages(
     request: PlanRequest, images: Images, limits: ObservationLimits = _LIMITS
 ) -> tuple[Message, ...]:
-    """Ask for the next actions at a node. See docs/growth.md."""
+    """Ask for the next actions at a node. See docs/engine.md."""
     head = prompt(
         "planner_actions",
         "system",

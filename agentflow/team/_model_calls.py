@@ -1,21 +1,18 @@
 """Calls of language models by the roles, and the use of models inside tools."""
 
-from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping
+from collections.abc import Generator, Iterable, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeVar
 
 import msgspec
 
 from agentflow.errors import RunStopped
 from agentflow.models import Call, Message, Model, ask_model
 from agentflow.team._schemas import answer_schema
-from agentflow.trace import Blob, Reply, Request, Usage
+from agentflow.trace import Blob, BlobStore, Reply, Request, Usage
 
 A = TypeVar("A", bound=msgspec.Struct)
-
-ReadBlob: TypeAlias = Callable[[str], Awaitable[bytes]]
-"""Returns the bytes of a blob, given its hash."""
 
 
 async def answer_request(
@@ -41,11 +38,11 @@ async def answer_request(
     )
 
 
-async def visible_images(model: Model, images: Iterable[Blob], read: ReadBlob) -> Mapping[str, bytes]:
+async def visible_images(model: Model, images: Iterable[Blob], blobs: BlobStore) -> Mapping[str, bytes]:
     """Return the bytes of images by hash; empty for a model without vision."""
     if not model.vision:
         return {}
-    return {hash: await read(hash) for hash in dict.fromkeys(blob.hash for blob in images)}
+    return {hash: await blobs.read(hash) for hash in dict.fromkeys(blob.hash for blob in images)}
 
 
 class ToolModels:

@@ -17,7 +17,7 @@ class ObservationLimits(Struct, frozen=True):
 
     Example::
 
-        Team(planner=model, generator=model, put_blob=put, blob=read, observations=ObservationLimits(each=8_000))
+        Team({"planner": model, "generator": model}, observations=ObservationLimits(each=8_000))
     """
 
     each: int = 12_000

@@ -5,7 +5,7 @@ import math
 from collections import deque
 from collections.abc import Awaitable, Callable
 from functools import wraps
-from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar
 
 import anyio
 
@@ -19,6 +19,7 @@ from agentflow.actors import (
     Restart,
     SupervisorGone,
 )
+from agentflow.engine import EffectGate, run_now
 from agentflow.errors import ModelFailureKind, RunStopped, StopCause
 from agentflow.telemetry import carry_trace, current_trace, role_operation
 from agentflow.trace import Failure, Reply
@@ -38,19 +39,6 @@ MAX_CONCURRENT_STARTS = 8
 
 Work = Callable[[Clock], Awaitable[R]]
 """Work for a worker, given the worker's clock."""
-
-
-class EffectGate(Protocol):
-    """Runs an effect as soon as it is allowed, for example once a paused run is resumed."""
-
-    async def __call__(self, effect: Callable[[], Awaitable[T]], /) -> T:
-        """Run the effect and return its result."""
-        ...
-
-
-async def run_now(effect: Callable[[], Awaitable[T]], /) -> T:
-    """Run an effect immediately. Implements `EffectGate`."""
-    return await effect()
 
 
 class WorkerCrashed(Exception):

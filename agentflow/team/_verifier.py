@@ -4,12 +4,20 @@ from typing import Literal, TypeAlias
 
 from agentflow.models import Model
 from agentflow.team._messages import judge_messages, verification_messages
-from agentflow.team._model_calls import ReadBlob, answer_request, visible_images
+from agentflow.team._model_calls import answer_request, visible_images
 from agentflow.team._observations import ObservationLimits
 from agentflow.team._pool import Role, in_worker
 from agentflow.team._rendering import episode_images
 from agentflow.team._rules import judge_by_rule, judge_obvious
-from agentflow.trace import Decision, Judgement, JudgementRequest, Reply, Verdict, VerificationRequest
+from agentflow.trace import (
+    BlobStore,
+    Decision,
+    Judgement,
+    JudgementRequest,
+    Reply,
+    Verdict,
+    VerificationRequest,
+)
 
 Verify: TypeAlias = Literal["rule", "model", "off"]
 """Judge by rule; by a model unless the verdict is obvious; or not at all."""
@@ -25,7 +33,7 @@ class Verifier(Role):
         self,
         verify: Verify,
         model: Model,
-        read_blob: ReadBlob,
+        blobs: BlobStore,
         *,
         workers: int,
         observations: ObservationLimits,
@@ -34,14 +42,14 @@ class Verifier(Role):
 
         :param verify: method for judging observations during growth.
         :param model: model that judges and verifies.
-        :param read_blob: reads images for models with vision.
+        :param blobs: store of images, for models with vision.
         :param workers: maximum number of workers.
         :param observations: room for observations in a prompt.
         """
         super().__init__("verifiers", workers=workers)
         self._verify: Verify = verify
         self._model = model
-        self._read_blob = read_blob
+        self._blobs = blobs
         self._observations = observations
 
     def by_rule(self, request: JudgementRequest) -> Judgement | None:
@@ -61,7 +69,7 @@ class Verifier(Role):
         if judgement is not None:
             return Reply(value=judgement)
         images = (blob for step in (*request.path, request.step) for blob in step.images)
-        visible = await visible_images(self._model, images, self._read_blob)
+        visible = await visible_images(self._model, images, self._blobs)
         messages = judge_messages(request, visible, self._observations)
         return await answer_request(self._model, request, Judgement, messages, role="verifier")
 
@@ -69,5 +77,5 @@ class Verifier(Role):
     async def decide(self, request: VerificationRequest) -> Reply[Decision]:
         """Decide whether the memory answers the question."""
         images = episode_images(request.images, request.memory.turns)
-        messages = verification_messages(request, await visible_images(self._model, images, self._read_blob))
+        messages = verification_messages(request, await visible_images(self._model, images, self._blobs))
         return await answer_request(self._model, request, Decision, messages, role="verifier")

@@ -1,6 +1,6 @@
 """The record of trees and episodes: nodes, tasks, requests to the roles and their answers, ids, and exact tokens.
 
-Every record is a frozen msgspec struct: small, immutable and serialisable. See docs/growth.md and docs/team.md.
+Every record is a frozen msgspec struct: small, immutable and serialisable. See docs/engine.md and docs/team.md.
 
 `TokenTree` holds every token that an engine read or sampled, stored once, by its exact id. Turns, branches, parallel
 calls, sub-agents, summarised memory and retries are all calls in one tree.
@@ -31,6 +31,7 @@ from agentflow.trace._node import (
     Action,
     ActionOutcome,
     Blob,
+    BlobStore,
     Failure,
     Isolation,
     MemoryBlobStore,
@@ -121,6 +122,7 @@ __all__ = [
     "AnalysisRequest",
     "Assessment",
     "Blob",
+    "BlobStore",
     "CallFork",
     "ChatBuilder",
     "ChatMessage",

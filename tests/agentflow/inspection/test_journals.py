@@ -121,7 +121,7 @@ async def test_failures_are_those_of_all_processes_until_the_report_counts_them(
 @pytest.mark.promise("inspection:growing", "inspection:search")
 async def test_an_unfinished_tree_shows_complete_levels_with_verdicts(url: str, only_run: OnlyRun) -> None:
     async with claimed(url, ["a"]) as (_, run, [seed]):
-        image = await run.put_blob(b"\x89PNG picture", "image/png")
+        image = await run.blobs.put(b"\x89PNG picture", "image/png")
         page = await run.open_page(seed)
         await grow(page, ["0", "1", "1-0"], 1, n1=(Verdict.REPEATS, "known"))
         await page.record("act/1-1", action("1-1", "A 100% sure “sign”.\nSecond", image))

@@ -10,8 +10,8 @@ import pytest
 from aiohttp import web
 from msgspec.structs import replace
 
+from agentflow.engine import GrowthSettings, Prepare
 from agentflow.errors import ConfigurationError
-from agentflow.growth import GrowthSettings
 from agentflow.journal import MemoryPage, Page
 from agentflow.learner._group_rollout import GroupRollout
 from agentflow.learner._task_order import TaskDraw
@@ -33,7 +33,6 @@ from agentflow.tasks import (
     rollout_task,
     verifiable_task,
 )
-from agentflow.team import Prepare
 from agentflow.trace import (
     Ending,
     Episode,

@@ -6,8 +6,8 @@ from functools import partial
 import pytest
 from msgspec.structs import replace
 
+from agentflow.engine import GrowthSettings
 from agentflow.errors import ErrorKind
-from agentflow.growth import GrowthSettings
 from agentflow.journal import Page
 from agentflow.sandbox import Sandbox, register_api_tool
 from agentflow.sandbox._api_tools import registered_tools
@@ -23,7 +23,7 @@ from agentflow.trace import (
     Verdict,
 )
 from tests._pages import page_over
-from tests.agentflow.growth._functions import SEED, Act, JudgeBy, PlanBy, fresh_page, grower
+from tests.agentflow.engine._functions import SEED, Act, JudgeBy, PlanBy, fresh_page, grower
 
 ONE = GrowthSettings(max_depth=4, branching_factor=2, depth_threshold=1, recovery_share=0.5)
 

@@ -9,12 +9,12 @@ import psutil
 import pytest
 from pydantic import Field
 
+from agentflow.engine import BranchSandboxes, Grower, GrowthSettings, Unforkable
 from agentflow.errors import CannotFork
-from agentflow.growth import BranchSandboxes, Grower, GrowthSettings, Unforkable
 from agentflow.sandbox import Backend, Sandbox, SandboxSettings, Session, tool
 from agentflow.trace import Action, ActionOutcome, Isolation, PlanRequest, Proposal, Tree, Verdict
 from mcp_servers import Output
-from tests.agentflow.growth._functions import SEED, Act, JudgeBy, PlanBy, fresh_page, stateful_plan
+from tests.agentflow.engine._functions import SEED, Act, JudgeBy, PlanBy, fresh_page, stateful_plan
 from tests.mcp_servers._balancer import TOKEN, Balanced, balanced
 
 SMALL = GrowthSettings(max_depth=3, branching_factor=2, depth_threshold=2)

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentflow.growth import GrowthSettings
-from agentflow.growth._action_chooser import TakenActions
+from agentflow.engine import GrowthSettings
+from agentflow.engine._proposals import TakenActions
 from agentflow.sandbox import SandboxSettings
 from agentflow.trace import Action, PlanRequest, Proposal, Seed
-from tests.agentflow.growth._functions import SEED, PlanBy, fresh_page, grower
+from tests.agentflow.engine._functions import SEED, PlanBy, fresh_page, grower
 
 
 def search(words: str) -> Action:

@@ -10,7 +10,7 @@ from agentflow.trace import Action, ActionOutcome, Judgement, JudgementRequest, 
 
 
 class PlannerPort(Protocol):
-    """Planner of a grower: `agentflow.team.Planner`, or any class with this method. See docs/growth.md."""
+    """Planner of a grower: `agentflow.team.Planner`, or any class with this method. See docs/engine.md."""
 
     async def plan(self, request: PlanRequest) -> Reply[Plan]:
         """Propose different actions, as many as requested if possible. A failed call is a failed reply."""
@@ -18,7 +18,7 @@ class PlannerPort(Protocol):
 
 
 class ExecutorPort(Protocol):
-    """Executor of a grower: `agentflow.team.Executor`, or any class with this method. See docs/growth.md."""
+    """Executor of a grower: `agentflow.team.Executor`, or any class with this method. See docs/engine.md."""
 
     async def act(self, sandbox: Sandbox, action: Action) -> ActionOutcome:
         """Call a tool in a sandbox. A failed call is an outcome."""
@@ -26,7 +26,7 @@ class ExecutorPort(Protocol):
 
 
 class VerifierPort(Protocol):
-    """Verifier of a grower: `agentflow.team.Verifier`, or any class with these methods. See docs/growth.md."""
+    """Verifier of a grower: `agentflow.team.Verifier`, or any class with these methods. See docs/engine.md."""
 
     def by_rule(self, request: JudgementRequest) -> Judgement | None:
         """Judge an observation without a model; `None` if `judge` must be called."""
@@ -38,7 +38,7 @@ class VerifierPort(Protocol):
 
 
 class Unforkable(StrEnum):
-    """Policy for a sandbox that cannot be forked and whose path cannot be replayed safely. See docs/growth.md."""
+    """Policy for a sandbox that cannot be forked and whose path cannot be replayed safely. See docs/engine.md."""
 
     CHAIN = "chain"
     """The first child continues in its parent's sandbox; its siblings are not tried."""

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from msgspec.structs import replace
 
 from agentflow.actors import together
+from agentflow.engine import BranchSandboxes, Grower, GrowthSettings
 from agentflow.errors import RunStopped, StopCause
-from agentflow.growth import BranchSandboxes, Grower, GrowthSettings
 from agentflow.sandbox import Sandbox, register_api_tool
 from agentflow.sandbox._api_tools import registered_tools
 from agentflow.trace import (
@@ -29,7 +29,7 @@ from agentflow.trace import (
     Verdict,
 )
 from tests._pages import SlowDisk
-from tests.agentflow.growth._functions import (
+from tests.agentflow.engine._functions import (
     SEED,
     Act,
     JudgeBy,

@@ -4,7 +4,7 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager
 from hashlib import blake2b
 
-from agentflow.growth import BranchSandboxes, Grower, GrowthSettings
+from agentflow.engine import BranchSandboxes, Grower, GrowthSettings
 from agentflow.journal import Page
 from agentflow.sandbox import Sandbox, SandboxSettings
 from agentflow.trace import (

@@ -9,11 +9,10 @@ from msgspec import Struct, field
 from rapidfuzz import fuzz
 
 from agentflow.actors import together
-from agentflow.errors import ToolFailure
-from agentflow.growth._settings import GrowthSettings, PlannerPort
+from agentflow.engine._growth_settings import GrowthSettings, PlannerPort
+from agentflow.engine._tool_cards import bind_action, card_of
 from agentflow.journal import Page
 from agentflow.sandbox import Tool
-from agentflow.team import card_of, fixed_arguments
 from agentflow.trace import (
     Action,
     Node,
@@ -211,9 +210,5 @@ class ActionChooser:
         tool = self._tools.get(proposal.tool.replace(":", "_"))
         if tool is None:
             return f"there is no tool {proposal.tool!r}"
-        arguments = {**proposal.arguments, **fixed_arguments(tool, self._seed.kwargs)}
-        try:
-            tool.bind(arguments)
-        except ToolFailure as failure:
-            return failure.message
-        return Action(tool.name, arguments)
+        action, failure = bind_action(tool, proposal.arguments, self._seed.kwargs)
+        return action if failure is None else failure.message

@@ -1,4 +1,4 @@
-"""Growth of one tree, level by level, so that timing has no effect on the result."""
+"""Growth of trees, round by round, so that timing has no effect on the result."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY, dataclass
@@ -6,21 +6,22 @@ from functools import partial
 from hashlib import blake2b
 from typing import NamedTuple, TypeAlias
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from agentflow.actors import together
-from agentflow.growth._action_chooser import ActionChooser, NodeChoices
-from agentflow.growth._branch_sandboxes import (
-    ActionRunner,
+from agentflow.engine._growth_settings import ExecutorPort, GrowthSettings, PlannerPort, VerifierPort
+from agentflow.engine._proposals import ActionChooser, NodeChoices
+from agentflow.engine._sandboxes import (
+    BranchActions,
     BranchResult,
     BranchSandboxes,
     BranchState,
     TreeSandboxes,
     is_refused,
 )
-from agentflow.growth._records import LevelRecord, VerdictRecord, diverged_nodes, path_key
-from agentflow.growth._settings import ExecutorPort, GrowthSettings, PlannerPort, VerifierPort
+from agentflow.engine._search import LevelSearch, OpenNode, Search
+from agentflow.engine._tree_records import LevelRecord, VerdictRecord, diverged_nodes, path_key
+from agentflow.errors import ConfigurationError
 from agentflow.journal import Page
 from agentflow.trace import (
     ActionOutcome,
@@ -44,22 +45,7 @@ MIN_REPEATED_CHARS = 80
 
 
 NodeObserver: TypeAlias = Callable[[Seed, Node, bool], None]
-"""Callback for every completed node, with `True` if its action was recorded before; must not block. See docs/growth.md."""
-
-
-class OpenNode(Struct):
-    """A node whose children may be grown."""
-
-    path: tuple[int, ...]
-    """Positions of the node and its ancestors."""
-    node: Node
-    """The node."""
-    steps: tuple[Node, ...]
-    """Nodes from the root to this one, without the root."""
-    state: BranchState
-    """State in which its children act, including one claim."""
-    failed: bool = False
-    """Its action failed or returned nothing, and may be repaired by a recovery child."""
+"""Callback for every completed node, with `True` if its action was recorded before; must not block. See docs/engine.md."""
 
 
 class _Child(NamedTuple):
@@ -101,49 +87,58 @@ class Grower:
     """Sandboxes of the run."""
     observer: NodeObserver = lambda seed, node, recalled: None
     """Called with every completed node."""
+    search: Callable[[], Search] | None = None
+    """Makes the search of a tree; `None`: whole levels, as the settings say."""
 
     async def grow(self, seed: Seed, page: Page) -> Tree:
         """Grow the tree of a seed. Effects recorded on the page are not repeated.
 
         :raises RunStopped: if the run cannot continue; completed effects are on the page.
         """
-        async with self.sandboxes.reserve(self.settings.width) as sandboxes:
-            return await _TreeGrowth(self, seed, page, sandboxes).grow()
+        search = (self.search or partial(LevelSearch, self.settings))()
+        async with self.sandboxes.reserve(search.width) as sandboxes:
+            return await _TreeGrowth(self, seed, page, search, sandboxes).grow()
 
 
 class _TreeGrowth:
     """Growth of one tree."""
 
-    def __init__(self, grower: Grower, seed: Seed, page: Page, sandboxes: TreeSandboxes) -> None:
+    def __init__(
+        self, grower: Grower, seed: Seed, page: Page, search: Search, sandboxes: TreeSandboxes
+    ) -> None:
         settings = grower.settings
         self._id = tree_id(grower.run, seed)
         self._seed = seed
         self._page = page
-        self._sandboxes = sandboxes
+        self._search = search
         self._grower = grower
         self._chooser = ActionChooser(seed, page, settings, grower.planner, grower.sandboxes.tools)
-        self._runner = ActionRunner(
+        self._actions = BranchActions(
             page, grower.executor, grower.sandboxes, sandboxes, settings.on_unforkable
         )
+        self._rounds = 0
         self._nodes: list[Node] = []
         self._stalled: dict[str, str] = {}
         self._drawn: dict[str, int] = {}
         self._reasoning: dict[str, str] = {}
         self._seen: set[bytes] = set()
         self._recalled: set[str] = set()
-        self._recoveries = settings.recoveries
         self._verifier_usage = Usage()
 
     async def grow(self) -> Tree:
         observation = Observation((Text(self._seed.content),))
         root = Node(id=node_id(self._id, ()), outcome=ActionOutcome(observation), verdict=Verdict.NEW)
         self._add(root)
-        level = [OpenNode((), root, (), BranchState())]
-        while level:
-            children = await self._next_level(level)
-            level = [each for each in children if self._grows(each)]
-            growing = {each.path for each in level}
-            await self._sandboxes.release(*(each.state for each in children if each.path not in growing))
+        frontier = [OpenNode((), root, (), BranchState())]
+        while frontier and (chosen := self._search.choose(frontier)):
+            if any(parent not in frontier for parent, _ in chosen):
+                raise ConfigurationError("search: `choose` may only return nodes of the frontier")
+            growing = [(parent, count) for parent, count in chosen if count]
+            closed = [parent for parent, count in chosen if not count]
+            await self._actions.release(*(parent.state for parent in closed))
+            paths = {parent.path for parent, _ in chosen}
+            frontier = [node for node in frontier if node.path not in paths]
+            frontier += await self._next_round(growing) if growing else []
         return Tree(
             id=self._id,
             seed=self._seed,
@@ -156,37 +151,25 @@ class _TreeGrowth:
             reasoning=self._reasoning,
         )
 
-    def _grows(self, each: OpenNode) -> bool:
-        """Tell whether children are grown. The nodes of a complete level ask in path order: recoveries are limited."""
-        if self._grower.settings.children(each.node.depth) == 0:
-            return False
-        if each.node.verdict is Verdict.NEW:
-            return True
-        if not each.failed or self._recoveries == 0:
-            return False
-        self._recoveries -= 1
-        return True
-
-    def _wanted(self, each: OpenNode) -> int:
-        return 1 if each.failed else self._grower.settings.children(each.node.depth)
-
-    async def _next_level(self, level: Sequence[OpenNode]) -> list[OpenNode]:
-        """Grow the children of a level, in path order."""
-        chosen = [NodeChoices(path_key(each.path), each.steps, self._wanted(each)) for each in level]
+    async def _next_round(self, growing: Sequence[tuple[OpenNode, int]]) -> list[OpenNode]:
+        """Grow the children of nodes, in path order: choose their actions, run them, judge the results."""
+        self._rounds += 1
+        parents = [parent for parent, _ in growing]
+        chosen = [NodeChoices(path_key(parent.path), parent.steps, count) for parent, count in growing]
         await self._chooser.choose(chosen)
-        for parent, choices in zip(level, chosen, strict=True):
+        for parent, choices in zip(parents, chosen, strict=True):
             if choices.reasoning:
                 self._reasoning[parent.node.id] = choices.reasoning
             if choices.stalled:
                 self._stalled[parent.node.id] = choices.stalled
-        families = await together([partial(self._act, *pair) for pair in zip(level, chosen, strict=True)])
+        families = await together([partial(self._act, *pair) for pair in zip(parents, chosen, strict=True)])
         children = [
             self._child(parent, step, state)
-            for parent, results in zip(level, families, strict=True)
+            for parent, results in zip(parents, families, strict=True)
             for step, state in results
         ]
         verdicts = await self._verdicts(children)
-        await self._record_level(children, verdicts)
+        await self._record_round(children, verdicts)
         return [self._complete(child, verdict) for child, verdict in zip(children, verdicts, strict=True)]
 
     async def _act(self, parent: OpenNode, chosen: NodeChoices) -> list[BranchResult]:
@@ -203,7 +186,7 @@ class _TreeGrowth:
             if (drawn := chosen.drawn[step.call.canonical]) > 1:
                 self._drawn[step.id] = drawn
         keys = [path_key((*parent.path, step.position)) for step in steps]
-        return await self._runner.act(parent.state, keys, steps)
+        return await self._actions.act(parent.state, keys, steps)
 
     def _child(self, parent: OpenNode, step: Node, state: BranchState) -> _Child:
         text = step.observation.text
@@ -227,10 +210,10 @@ class _TreeGrowth:
             for known in by_rule
         ]
 
-    async def _record_level(self, children: Sequence[_Child], verdicts: Sequence[VerdictRecord]) -> None:
-        """Record all verdicts of a level for readers of the page."""
-        key = f"level/{len(children[0].path)}" if children else ""
-        if key and key not in self._page:
+    async def _record_round(self, children: Sequence[_Child], verdicts: Sequence[VerdictRecord]) -> None:
+        """Record all verdicts of a round, for readers of the page."""
+        key = f"level/{self._rounds}"
+        if children and key not in self._page:
             judged = zip(children, verdicts, strict=True)
             others = {
                 path_key(child.path): (verdict.verdict, verdict.reason)
@@ -257,8 +240,10 @@ class _TreeGrowth:
         self._add(node)
         self._verifier_usage += verdict.usage
         unjudged = verdict.failure is not None
-        failed = node.verdict in _REPAIRABLE and not (unjudged or child.parent.failed or is_refused(node))
-        return OpenNode(child.path, node, (*child.parent.steps, node), child.state, failed)
+        is_repairable = node.verdict in _REPAIRABLE and not (
+            unjudged or child.parent.is_repairable or is_refused(node)
+        )
+        return OpenNode(child.path, node, (*child.parent.steps, node), child.state, is_repairable)
 
     def _add(self, node: Node) -> None:
         self._nodes.append(node)

@@ -5,9 +5,9 @@ from collections.abc import Iterator
 import anyio
 import pytest
 
+from agentflow.engine._sandboxes import EpisodeActions
 from agentflow.sandbox import Sandbox, register_api_tool
 from agentflow.sandbox._api_tools import registered_tools
-from agentflow.team._ledger import ToolReplay
 from agentflow.trace import Action, ActionOutcome, Observation
 from tests._pages import SlowDisk
 
@@ -42,15 +42,16 @@ async def test_only_actions_that_may_change_the_world_wait_for_the_page() -> Non
     disk, done = SlowDisk(), list[str]()
     await disk.page.note("1/agent", "send it")
 
-    async def act(sandbox: Sandbox, action: Action) -> ActionOutcome:
-        done.append(action.tool)
-        return ActionOutcome(Observation())
+    class Record:
+        async def act(self, sandbox: Sandbox, action: Action) -> ActionOutcome:
+            done.append(action.tool)
+            return ActionOutcome(Observation())
 
     async with Sandbox(backends=[]) as sandbox, anyio.create_task_group() as tasks:
         tools = {tool.name: tool for tool in await sandbox.tools("mail:*")}
-        replay = ToolReplay(sandbox, tools, act, disk.page)
-        tasks.start_soon(replay.act, Action("mail_send", {"text": "Hello."}))
-        tasks.start_soon(replay.act, Action("mail_read", {}))
+        actions = EpisodeActions(disk.page, tools, Record(), sandbox, None)
+        tasks.start_soon(actions.run, Action("mail_send", {"text": "Hello."}))
+        tasks.start_soon(actions.run, Action("mail_read", {}))
         await anyio.wait_all_tasks_blocked()
         assert done == ["mail_read"]
         disk.catch_up()

@@ -76,7 +76,7 @@ def without_observations(tree: Tree) -> Tree:
 
     `with_observations` restores them.
 
-    See docs/journal.md and docs/growth.md.
+    See docs/journal.md and docs/engine.md.
     """
     nodes = tuple(replace(node, outcome=NO_OUTCOME) for node in tree.nodes)
     seed = Seed(index=tree.seed.index, id=tree.seed.id, content="")
@@ -86,7 +86,7 @@ def without_observations(tree: Tree) -> Tree:
 def with_observations(tree: Tree, seed: Seed, page: Page) -> Tree:
     """Restore a tree that was stripped by `without_observations`.
 
-    See docs/journal.md and docs/growth.md.
+    See docs/journal.md and docs/engine.md.
 
     :param page: the seed's page; a node without a record there is left unchanged.
     """
