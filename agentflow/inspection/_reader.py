@@ -5,8 +5,8 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from functools import lru_cache
 from pathlib import Path
-from threading import Lock
 from typing import Any, Final, Generic, Protocol, TypeVar
 
 import msgspec
@@ -260,8 +260,8 @@ class JournalRun(RunReader, Generic[R]):
         self.settings: Mapping[str, Any] = settings if is_object(settings) else {}
         """Settings that decide its content."""
         self._key = digest(settings, 16)
-        self._lock = Lock()
-        self._results: dict[int, R] = {}
+        # Results never change.
+        self._read_result = lru_cache(maxsize=8)(self._decoded_result)
 
     @property
     def key(self) -> str:
@@ -407,22 +407,12 @@ class JournalRun(RunReader, Generic[R]):
         """Return the spot of the node that an entry belongs to; `None`: it changes no node."""
 
     def result_of(self, stored: StoredSeed) -> R | None:
-        """Return the result of a seed; the last ones are remembered, because they never change."""
-        number = stored.seed.index
-        if not stored.done:
-            return None
-        with self._lock:
-            if (result := self._results.get(number)) is not None:
-                return result
+        """Return the result of a seed."""
+        return self._read_result(stored.seed.index) if stored.done else None
+
+    def _decoded_result(self, number: int) -> R | None:
         body = self._journal.harvests(self._run, [number]).get(number)
-        if body is None:
-            return None
-        result = msgspec.json.decode(body, type=self.result_type)
-        with self._lock:
-            while len(self._results) >= 8:
-                del self._results[next(iter(self._results))]
-            self._results[number] = result
-        return result
+        return None if body is None else msgspec.json.decode(body, type=self.result_type)
 
     def blob(self, digest: str) -> tuple[bytes, str]:
         """Return the bytes with a SHA-256, and their MIME type."""

@@ -4,9 +4,8 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from functools import lru_cache
+from functools import cache, cached_property, lru_cache
 from pathlib import Path
-from threading import Lock
 from typing import TYPE_CHECKING, Any, Final
 
 from msgspec.structs import replace
@@ -71,10 +70,8 @@ class TrainingFolder(RunReader):
         """Folder of the run."""
         self.kind = self._kind(settings_of(folder))
         self._gateway = folder / GATEWAY
-        self._lock = Lock()
-        self._lists: dict[int, list[SeedSummary]] = {}
-        self._counts: dict[int, int] = {}
-        self._decoder: tuple[Decode, str] | None = None
+        # Stored steps never change.
+        self._list, self._count = cache(self._list_of), cache(self._count_of)
 
     def summary(self) -> RunSummary:
         """Return the run without its episodes."""
@@ -198,7 +195,7 @@ class TrainingFolder(RunReader):
             if not node_path:
                 rows.append(NodeSummary(spot="", line=short(episode.heading), children=children[node_path]))
             elif node_path in numbers:
-                line = short(self._said(episode.sample.calls[numbers[node_path]])[:2_000])
+                line = short(self._answer(episode.sample.calls[numbers[node_path]])[:2_000])
                 rows.append(NodeSummary(spot=node_path, tool="call", line=line, children=children[node_path]))
         return rows
 
@@ -223,7 +220,7 @@ class TrainingFolder(RunReader):
         call = CallSummary(
             key=about.id,
             role=episode.agent or "policy",
-            text=self._said(tokens),
+            text=self._answer(tokens),
             usage=Usage(1, about.prompt, about.sampled),
             sampled=about.sampled,
         )
@@ -256,7 +253,7 @@ class TrainingFolder(RunReader):
         number = int(key) - 1
         if number < len(trained):
             return CallDetail(call=call, prompt=tuple(map(shown_message, trained[number].messages)))
-        text = self._decode(episode.sample.calls[number].prompt)
+        text = self._decoding[0](episode.sample.calls[number].prompt)
         return CallDetail(call=call, prompt=(ShownMessage(role="prompt", text=text[:MAX_TEXT]),))
 
     def calls(self, seed: str) -> list[CallSummary]:
@@ -277,7 +274,7 @@ class TrainingFolder(RunReader):
     def tokens(self, seed: str) -> list[SeedTokens]:
         """Return the rows of exact tokens with their advantages."""
         episode = self._episode(seed)
-        decode, why = self._decoding()
+        decode, why = self._decoding
         return [
             SeedTokens(
                 title=title,
@@ -305,7 +302,7 @@ class TrainingFolder(RunReader):
         episode = self._episode(seed)
         hits: list[RunHit] = []
         for node_path, number in self._numbers(episode).items():
-            answer = self._said(episode.sample.calls[number])
+            answer = self._answer(episode.sample.calls[number])
             if text.casefold() in answer.casefold():
                 hits.append(RunHit(seed=seed, spot=node_path, place="answer", excerpt=excerpt(answer, text)))
         return hits[:limit]
@@ -326,27 +323,19 @@ class TrainingFolder(RunReader):
         numbers = [path.name[5:-9] for path in self._step_files()]
         return sorted(int(number) for number in numbers if number.isdecimal())
 
-    def _count(self, step: int) -> int:
+    def _count_of(self, step: int) -> int:
         """Count the episodes of a step, without reading them."""
-        with self._lock:
-            if (count := self._counts.get(step)) is not None:
-                return count
         path = self.folder / ROLLOUTS / f"step_{step:06d}.jsonl.gz"
         try:
-            count = sum(line.count(b'"reward":') for line in read_lines(path, self.folder))
+            return sum(line.count(b'"reward":') for line in read_lines(path, self.folder))
         except FileNotFoundError:
             return 0
         except OSError as error:
             raise ConfigurationError(f"{path}: can't be read: {error.strerror}") from None
-        with self._lock:
-            return self._counts.setdefault(step, count)
 
-    def _list(self, step: int) -> list[SeedSummary]:
-        """Return the episodes of a step; they never change."""
-        with self._lock:
-            if (summaries := self._lists.get(step)) is not None:
-                return summaries
-        summaries = [
+    def _list_of(self, step: int) -> list[SeedSummary]:
+        """Return the episodes of a step."""
+        return [
             SeedSummary(
                 id=_id(step, episode, number),
                 index=number,
@@ -359,8 +348,6 @@ class TrainingFolder(RunReader):
             )
             for number, episode in enumerate(self._episodes(step))
         ]
-        with self._lock:
-            return self._lists.setdefault(step, summaries)
 
     def _episodes(self, step: int) -> "list[EpisodeTokens]":
         try:
@@ -392,16 +379,12 @@ class TrainingFolder(RunReader):
             below[parent] += 1
         return {node_path: number for number, node_path in enumerate(node_paths)}
 
+    @cached_property
     def _decoding(self) -> tuple[Decode, str]:
-        if self._decoder is None:
-            self._decoder = _tokens(self.folder).decoder()
-        return self._decoder
+        return _tokens(self.folder).decoder()
 
-    def _decode(self, ids: Sequence[int]) -> str:
-        return self._decoding()[0](ids)
-
-    def _said(self, tokens: Tokens) -> str:
-        return self._decode(tokens.sampled)[:MAX_TEXT]
+    def _answer(self, tokens: Tokens) -> str:
+        return self._decoding[0](tokens.sampled)[:MAX_TEXT]
 
 
 def _tokens(folder: Path) -> "RunTokens":

@@ -97,76 +97,6 @@ class _JudgedLevels(NamedTuple):
     """Verdicts other than `new`, by spot."""
 
 
-class VerdictReader:
-    """Verdicts in the journal of a run. Threads may share it."""
-
-    def __init__(self, journal: JournalReader, run: int) -> None:
-        self._journal = journal
-        self._run = run
-        self._lock = Lock()
-        self._known: dict[int, _JudgedLevels] = {}
-
-    def marks(self, stored: StoredSeed, node_paths: Sequence[str]) -> str:
-        """Return a letter for each node, whose spots are ordered by depth."""
-        levels = self._levels(stored)
-        if not levels.depths and node_paths:
-            verdicts = self._old(stored)
-            return "".join(
-                _MARKS[verdicts[node_path][0]] if node_path in verdicts else _UNJUDGED
-                for node_path in node_paths
-            )
-        judged = bisect_right(node_paths, max(levels.depths, default=0), key=depth_of)
-        letters = {node_path: _MARKS[verdict] for node_path, (verdict, _) in levels.others.items()}
-        return "".join(map(letters.get, node_paths[:judged], repeat("n"))) + _UNJUDGED * (
-            len(node_paths) - judged
-        )
-
-    def on(self, stored: StoredSeed, node_paths: Sequence[str]) -> dict[str, tuple[Verdict, str]]:
-        """Return the verdicts on these nodes; those that are not yet judged are left out."""
-        levels = self._levels(stored)
-        if not levels.depths:
-            return dict(self._old(stored))
-        judged = max(levels.depths)
-        return {
-            node_path: levels.others.get(node_path, (Verdict.NEW, ""))
-            for node_path in node_paths
-            if depth_of(node_path) <= judged
-        }
-
-    def _levels(self, stored: StoredSeed) -> _JudgedLevels:
-        """Return the judged levels. Those of the last seeds are remembered, because a level is written once."""
-        number = stored.seed.index
-        with self._lock:
-            earlier = self._known.get(number, _JudgedLevels(frozenset(), {}))
-        depths = frozenset(map(int, self._journal.keys_below(self._run, number, "level/")))
-        if depths == earlier.depths:
-            return earlier
-        others = dict(earlier.others)
-        missing = [f"level/{depth}" for depth in depths - earlier.depths]
-        for body in self._journal.bodies(self._run, number, missing).values():
-            others |= msgspec.json.decode(body, type=LevelRecord).others
-        levels = _JudgedLevels(depths, others)
-        with self._lock:
-            self._known.pop(number, None)
-            self._known[number] = levels
-            while len(self._known) > _REMEMBERED:
-                del self._known[next(iter(self._known))]
-        return levels
-
-    def _old(self, stored: StoredSeed) -> Mapping[str, tuple[Verdict, str]]:
-        """Return the verdicts in a journal of an earlier version: of a finished tree, or those of a model."""
-        number = stored.seed.index
-        if body := self._journal.harvests(self._run, [number]).get(number) if stored.done else None:
-            tree = msgspec.json.decode(body, type=SeedResult).tree
-            nodes = () if tree is None else tree.nodes
-            return {
-                node_path: (node.verdict, node.reason) for node_path, node in nodes_by_path(nodes).items()
-            }
-        records = self._journal.entries(self._run, number, "node/")
-        judged = {key[5:]: msgspec.json.decode(body, type=VerdictRecord) for key, body in records.items()}
-        return {node_path: (record.verdict, record.reason) for node_path, record in judged.items()}
-
-
 class _SeedEnd(Struct, frozen=True):
     """Figures of a result; its long parts are skipped."""
 
@@ -186,7 +116,8 @@ class TreeRun(JournalRun[SeedResult]):
     ) -> None:
         """Read the run that is stored under this number."""
         super().__init__(id, name, journal, stored, folder)
-        self._verdicts = VerdictReader(journal, stored.number)
+        self._lock = Lock()
+        self._judged: dict[int, _JudgedLevels] = {}
 
     def node_path_of(self, key: str) -> str | None:
         """Return the spot of the node that an entry belongs to."""
@@ -238,7 +169,7 @@ class TreeRun(JournalRun[SeedResult]):
                 if (node_path := _node_path(key.partition("/")[0])) not in parents
             ]
             sort_node_paths(planned)
-        marks = self._verdicts.marks(stored, node_paths)
+        marks = self._marks(stored, node_paths)
         return TreeSkeleton(
             seed=seed,
             state=seed_state(stored),
@@ -250,7 +181,7 @@ class TreeRun(JournalRun[SeedResult]):
 
     def _details(self, stored: StoredSeed, node_paths: Sequence[str]) -> dict[str, NodeDetail]:
         records = self._records(stored, node_paths)
-        verdicts = self._verdicts.on(stored, node_paths)
+        verdicts = self._verdicts(stored, node_paths)
         children = self._child_counts(stored, node_paths)
         tree = tree_id(self.key, stored.seed)
         details: dict[str, NodeDetail] = {}
@@ -424,7 +355,7 @@ class TreeRun(JournalRun[SeedResult]):
         records = {key[4:]: msgspec.json.decode(body, type=Node) for key, body in entries.items()}
         node_paths = list(records)
         sort_node_paths(node_paths)
-        verdicts, id = self._verdicts.on(stored, node_paths), tree_id(self.key, stored.seed)
+        verdicts, id = self._verdicts(stored, node_paths), tree_id(self.key, stored.seed)
         seen = ActionOutcome(Observation((Text(stored.seed.content),)))
         nodes = [Node(id=node_id(id, ()), outcome=seen, verdict=Verdict.NEW)]
         for node_path in node_paths:
@@ -493,6 +424,64 @@ class TreeRun(JournalRun[SeedResult]):
         bodies = self._journal.bodies(self._run, stored.seed.index, keys)
         replies = {key: msgspec.json.decode(bodies[key], type=Reply[Plan]) for key in keys if key in bodies}
         return [call_of(key, "planner", reply) for key, reply in replies.items()]
+
+    def _marks(self, stored: StoredSeed, node_paths: Sequence[str]) -> str:
+        """Return a letter for each node, whose spots are ordered by depth."""
+        levels = self._levels(stored)
+        if not levels.depths and node_paths:
+            verdicts = self._old_verdicts(stored)
+            return "".join(
+                _MARKS[verdicts[node_path][0]] if node_path in verdicts else _UNJUDGED
+                for node_path in node_paths
+            )
+        judged = bisect_right(node_paths, max(levels.depths, default=0), key=depth_of)
+        letters = {node_path: _MARKS[verdict] for node_path, (verdict, _) in levels.others.items()}
+        return "".join(map(letters.get, node_paths[:judged], repeat("n"))) + _UNJUDGED * (
+            len(node_paths) - judged
+        )
+
+    def _verdicts(self, stored: StoredSeed, node_paths: Sequence[str]) -> dict[str, tuple[Verdict, str]]:
+        """Return the verdicts on these nodes; those that are not yet judged are left out."""
+        levels = self._levels(stored)
+        if not levels.depths:
+            return dict(self._old_verdicts(stored))
+        judged = max(levels.depths)
+        return {
+            node_path: levels.others.get(node_path, (Verdict.NEW, ""))
+            for node_path in node_paths
+            if depth_of(node_path) <= judged
+        }
+
+    def _levels(self, stored: StoredSeed) -> _JudgedLevels:
+        """Return the judged levels. Those of the last seeds are remembered, because a level is written once."""
+        number = stored.seed.index
+        with self._lock:
+            earlier = self._judged.get(number, _JudgedLevels(frozenset(), {}))
+        depths = frozenset(map(int, self._journal.keys_below(self._run, number, "level/")))
+        if depths == earlier.depths:
+            return earlier
+        others = dict(earlier.others)
+        missing = [f"level/{depth}" for depth in depths - earlier.depths]
+        for body in self._journal.bodies(self._run, number, missing).values():
+            others |= msgspec.json.decode(body, type=LevelRecord).others
+        levels = _JudgedLevels(depths, others)
+        with self._lock:
+            self._judged.pop(number, None)
+            self._judged[number] = levels
+            while len(self._judged) > _REMEMBERED:
+                del self._judged[next(iter(self._judged))]
+        return levels
+
+    def _old_verdicts(self, stored: StoredSeed) -> Mapping[str, tuple[Verdict, str]]:
+        """Return the verdicts in a journal of an earlier version: of a finished tree, or those of a model."""
+        if (result := self.result_of(stored)) is not None:
+            nodes = () if result.tree is None else result.tree.nodes
+            return {
+                node_path: (node.verdict, node.reason) for node_path, node in nodes_by_path(nodes).items()
+            }
+        records = self._journal.entries(self._run, stored.seed.index, "node/")
+        judged = {key[5:]: msgspec.json.decode(body, type=VerdictRecord) for key, body in records.items()}
+        return {node_path: (record.verdict, record.reason) for node_path, record in judged.items()}
 
 
 def _call(key: str, body: bytes) -> CallSummary | None:
