@@ -6,18 +6,21 @@ from collections import Counter
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from msgspec import structs
 
-from agentflow.cli._output import UNLIMITED, Exit, print_json, print_wide, write_out
+from agentflow.cli._output import UNLIMITED, Exit, print_json, print_wide, text_table, write_out
 from agentflow.errors import ConfigurationError
 from agentflow.learner import EpisodeTokens, RunTokens, episodes_page
 from agentflow.trace import Decode, coloured
 
-if TYPE_CHECKING:
-    from rich.table import Table
-
+_COLUMNS = (
+    "step", "episode", "reward", "advantage", "version", "calls", "rows", "tokens", "unique", "trained", "forks",
+)  # fmt: skip
+_CALL_COLUMNS = (
+    "call", "relation", "", "version", "prompt", "sampled", "advantage", "mean log-probability", "finish",
+)  # fmt: skip
 _PLAIN = {"opening", "append"}
 """Relations that are no forks."""
 
@@ -97,11 +100,7 @@ def _show_json(episodes: Sequence[EpisodeTokens], decode: Decode) -> None:
 
 
 def _show_table(episodes: Sequence[EpisodeTokens], decode: Decode) -> None:
-    from rich.text import Text
-
-    table = _table("step", "episode", "reward", "advantage", "version", "calls", "rows", "tokens", "unique")
-    for name in ("trained", "forks"):
-        table.add_column(name)
+    rows: list[list[str]] = []
     totals = Counter[str]()
     for episode in episodes:
         record = _record(episode, decode)
@@ -119,21 +118,12 @@ def _show_table(episodes: Sequence[EpisodeTokens], decode: Decode) -> None:
             _share(record["trained"], counts["merged"]),
             forks,
         ]
-        table.add_row(*map(Text, cells))
+        rows.append(cells)
     line = (
         f"{len(episodes)} episodes: {totals['calls']} calls in {totals['rows']} rows of {totals['merged']} tokens, "
         f"{totals['unique']} unique, {_share(totals['trained'], totals['merged'])} trained, drift {totals['drift']}"
     )
-    print_wide(table, line, width=UNLIMITED)
-
-
-def _table(*columns: str) -> "Table":
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False)
-    for name in columns:
-        table.add_column(name, overflow="fold")
-    return table
+    print_wide(text_table(_COLUMNS, rows), line, width=UNLIMITED)
 
 
 def _share(part: int, whole: int) -> str:
@@ -144,21 +134,12 @@ def _show_text(episodes: Sequence[EpisodeTokens], decode: Decode) -> None:
     from rich.text import Text
 
     for episode in episodes:
-        table = _table(
-            "call",
-            "relation",
-            "",
-            "version",
-            "prompt",
-            "sampled",
-            "advantage",
-            "mean log-probability",
-            "finish",
-        )
+        rows: list[list[str]] = []
         for call in episode.calls(decode):
+            advantage = "" if call.advantage is None else f"{call.advantage:+.3f}"
             cells = [call.id, call.reason, call.note, call.version, str(call.prompt), str(call.sampled)]
-            cells.append("" if call.advantage is None else f"{call.advantage:+.3f}")
-            table.add_row(*map(Text, [*cells, f"{call.logprob:.3f}", call.finish]))
+            rows.append([*cells, advantage, f"{call.logprob:.3f}", call.finish])
+        table = text_table(_CALL_COLUMNS, rows)
         parts: list[object] = [Text(episode.heading, "bold"), Text(episode.summary(decode)), table]
         for title, pieces in episode.rows():
             parts += [Text(f"\n{title}", "bold"), coloured(pieces, decode)]

@@ -51,7 +51,7 @@ class SandboxEnvironments:
         :param tools: names or patterns of the tools that the model may call.
         :param timeout: seconds for a call.
         """
-        self._given: dict[str, Any] = {"token": token, "backends": backends, "timeout": timeout}
+        self._options: dict[str, Any] = {"token": token, "backends": backends, "timeout": timeout}
         self._target = target
         self._patterns = tools
         self._kind: type[_SandboxEnvironment] | None = None
@@ -68,7 +68,7 @@ class SandboxEnvironments:
 
         :raises ConfigurationError: if no tool fits the patterns, or its schema can't be a signature.
         """
-        session = _EnvironmentSession(lambda: SyncSandbox(self._target, **self._given))
+        session = _EnvironmentSession(lambda: SyncSandbox(self._target, **self._options))
         self._sessions.append(session)
         if self._kind is None:
             tools = [tool for tool in session.sandbox.tools(self._patterns) if not tool.unusable]
@@ -120,8 +120,8 @@ class _SandboxEnvironment:
 def tool_method(tool: Tool) -> Callable[..., str]:
     """Return a method that calls a tool; its signature and docstring say what the schema says."""
 
-    def call(self: _SandboxEnvironment, **given: object) -> str:
-        return self.session.call(tool.route, given)
+    def call(self: _SandboxEnvironment, **arguments: object) -> str:
+        return self.session.call(tool.route, arguments)
 
     properties = tool.input_schema.get("properties", {})
     required = tool.input_schema.get("required", [])

@@ -64,7 +64,7 @@ from agentflow.trace import (
     tree_id,
 )
 
-_MOST_ASKS = 16
+_MAX_PLANNER_CALLS = 16
 _OF_NODES: Final = frozenset({"act", "plan", "node", "level", "diverged", "search"})
 """First parts of the keys of entries that are shown with nodes, or are no calls of models."""
 _ROLES: Final = {
@@ -420,7 +420,7 @@ class TreeRun(JournalRun[SeedResult]):
 
     def _plans(self, stored: StoredSeed, node_path: str) -> list[CallSummary]:
         """Return the planner's calls at a node."""
-        keys = [f"plan/{node_path or 'root'}/{ask}" for ask in range(_MOST_ASKS)]
+        keys = [f"plan/{node_path or 'root'}/{ask}" for ask in range(_MAX_PLANNER_CALLS)]
         bodies = self._journal.bodies(self._run, stored.seed.index, keys)
         replies = {key: msgspec.json.decode(bodies[key], type=Reply[Plan]) for key in keys if key in bodies}
         return [call_of(key, "planner", reply) for key, reply in replies.items()]
