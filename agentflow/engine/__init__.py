@@ -7,35 +7,33 @@
 Agents and roles are classes of your own or those of `agentflow.team`. See docs/engine.md.
 """
 
-from agentflow.engine._context import EffectGate, EngineContext, run_now
 from agentflow.engine._episode import (
     AgentWork,
+    EffectGate,
+    EngineContext,
     EpisodeAgent,
     EpisodeEnded,
     EpisodeEngine,
     EpisodeSettings,
     OpenEpisode,
     TimedResult,
+    run_now,
     turn_of,
 )
-from agentflow.engine._growth import Grower, NodeObserver
-from agentflow.engine._growth_settings import (
-    ExecutorPort,
-    GrowthSettings,
-    PlannerPort,
-    Unforkable,
-    VerifierPort,
-)
-from agentflow.engine._sandboxes import BranchSandboxes, Prepare, is_repeatable
-from agentflow.engine._search import LevelSearch, OpenNode, Search
-from agentflow.engine._tool_cards import bind_action, card_of, fixed_arguments, fixed_names, no_such_tool
-from agentflow.engine._tree_records import (
+from agentflow.engine._growth import (
+    Grower,
     LevelRecord,
+    NodeObserver,
     VerdictRecord,
+    VerifierPort,
     plans_of,
     with_observations,
     without_observations,
 )
+from agentflow.engine._proposals import PlannerPort
+from agentflow.engine._sandboxes import BranchSandboxes, ExecutorPort, Prepare, Unforkable, is_repeatable
+from agentflow.engine._search import GrowthSettings, LevelSearch, OpenNode, Search
+from agentflow.engine._tool_cards import bind_action, card_of, fixed_arguments, fixed_names, no_such_tool
 
 __all__ = [
     "AgentWork",

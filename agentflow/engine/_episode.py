@@ -11,20 +11,23 @@ from typing import Any, Generic, Literal, Protocol, TypeVar
 from msgspec import Struct
 from pydantic import Field
 
-from agentflow.engine._context import EngineContext
+from agentflow.actors import SYSTEM_CLOCK, Clock
 from agentflow.engine._sandboxes import EpisodeActions, Prepare
 from agentflow.engine._tool_cards import bind_action, no_such_tool
 from agentflow.errors import ConfigurationError, ModelFailureKind
 from agentflow.journal import Page
+from agentflow.models import Prices
 from agentflow.sandbox import Sandbox, Tool
 from agentflow.settings import Section
 from agentflow.trace import (
     Action,
     ActionOutcome,
+    BlobStore,
     Ending,
     Episode,
     Exchange,
     Failure,
+    MemoryBlobStore,
     NextStep,
     QueryAnalysis,
     Reply,
@@ -34,6 +37,35 @@ from agentflow.trace import (
 )
 
 T = TypeVar("T")
+
+
+class EffectGate(Protocol):
+    """Runs an effect as soon as it is allowed, for example once a paused run is resumed."""
+
+    async def __call__(self, effect: Callable[[], Awaitable[T]], /) -> T:
+        """Run the effect and return its result."""
+        ...
+
+
+async def run_now(effect: Callable[[], Awaitable[T]], /) -> T:
+    """Run an effect immediately. Implements `EffectGate`. See docs/engine.md."""
+    return await effect()
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineContext:
+    """Resources that the trees and episodes of a run share. See docs/engine.md."""
+
+    blobs: BlobStore = field(default_factory=MemoryBlobStore)
+    """Store of images."""
+    prices: Mapping[str, Prices] = field(default_factory=dict[str, Prices])
+    """Prices of each role's model, for cost limits."""
+    gate: EffectGate = run_now
+    """Gate for every call of a model or tool."""
+    clock: Clock = SYSTEM_CLOCK
+    """Clock of time limits."""
+
+
 END = "end"
 """Journal key of the reason for which an episode's turns ended early."""
 

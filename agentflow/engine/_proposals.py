@@ -4,12 +4,13 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache, partial
+from typing import Protocol
 
 from msgspec import Struct, field
 from rapidfuzz import fuzz
 
 from agentflow.actors import together
-from agentflow.engine._growth_settings import GrowthSettings, PlannerPort
+from agentflow.engine._search import GrowthSettings
 from agentflow.engine._tool_cards import bind_action, card_of
 from agentflow.journal import Page
 from agentflow.sandbox import Tool
@@ -28,6 +29,14 @@ from agentflow.trace import (
 
 _NUMBER = re.compile(r"\d+")
 _WORD = re.compile(r"\w+")
+
+
+class PlannerPort(Protocol):
+    """Planner of a grower: `agentflow.team.Planner`, or any class with this method. See docs/engine.md."""
+
+    async def plan(self, request: PlanRequest) -> Reply[Plan]:
+        """Propose different actions, as many as requested if possible. A failed call is a failed reply."""
+        ...
 
 
 class NodeChoices(Struct):

@@ -13,6 +13,7 @@ claim on. `EpisodeActions` runs those of an episode, a chain in a sandbox that i
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
+from enum import StrEnum
 from functools import partial
 from typing import Protocol, TypeAlias
 
@@ -20,7 +21,6 @@ import anyio
 from msgspec.structs import replace
 
 from agentflow.actors import together
-from agentflow.engine._growth_settings import ExecutorPort, Unforkable
 from agentflow.errors import ErrorKind, RunStopped, StopCause, ToolFailure
 from agentflow.journal import Page
 from agentflow.sandbox import Sandbox, Tool
@@ -49,6 +49,23 @@ _KILLED = frozenset({"exit code 137", "exit code 143", "exit code -9", "exit cod
 
 Prepare: TypeAlias = Callable[[Sandbox], Awaitable[None]]
 """Brings a fresh session into the initial state of a task. See docs/engine.md."""
+
+
+class ExecutorPort(Protocol):
+    """Executor of a grower: `agentflow.team.Executor`, or any class with this method. See docs/engine.md."""
+
+    async def act(self, sandbox: Sandbox, action: Action) -> ActionOutcome:
+        """Call a tool in a sandbox. A failed call is an outcome."""
+        ...
+
+
+class Unforkable(StrEnum):
+    """Policy for a sandbox that cannot be forked and whose path cannot be replayed safely. See docs/engine.md."""
+
+    CHAIN = "chain"
+    """The first child continues in its parent's sandbox; its siblings are not tried."""
+    REFUSE = "refuse"
+    """No child is tried."""
 
 
 class CannotBranch(Exception):

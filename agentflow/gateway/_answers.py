@@ -15,7 +15,7 @@ from agentflow.gateway._images import hash_of, image_size, images_of, with_bytes
 from agentflow.gateway._memory import AgentConversations
 from agentflow.gateway._types import GatewayCall, GatewayError, PromptOrigin, RecordedCall
 from agentflow.models import (
-    ApiAnswer,
+    Completion,
     ConversationMatch,
     ImagePart,
     Message,
@@ -34,7 +34,7 @@ from agentflow.models import (
     model_failures,
 )
 
-Answered = tuple[ApiAnswer, RecordedCall]
+Answered = tuple[Completion[None], RecordedCall]
 """Answer with its record."""
 _UNMODIFIED: Final = {"top_k": 0, "min_p": 0.0, "repetition_penalty": 1.0}
 _IDS: Final = "abcdefghijklmnopqrstuvwxyz0123456789"
@@ -267,7 +267,7 @@ class _ChatAnswerer:
         # Each answer has a request of its own, with the whole prompt.
         slots = anyio.Semaphore(_MAX_LARGE_ANSWERS if call.large else len(ids))
 
-        async def ask(place: int) -> ApiAnswer:
+        async def ask(place: int) -> Completion[None]:
             async with slots:
                 return await self._connection.ask(
                     messages if self._tokens else [replace(message, reasoning="") for message in messages],
@@ -311,7 +311,7 @@ class _ChatAnswerer:
         memory: AgentConversations,
         match: ConversationMatch,
         id: str,
-        answer: ApiAnswer,
+        answer: Completion[None],
         seed: str,
         temperature: float | None,
     ) -> Answered:
@@ -383,7 +383,7 @@ def _recorded(
     memory: AgentConversations,
     match: ConversationMatch,
     id: str,
-    answer: ApiAnswer,
+    answer: Completion[None],
     seed: str,
     overrides: tuple[str, ...],
 ) -> Answered:

@@ -5,7 +5,7 @@ from typing import Any
 
 from agentflow.gateway._conversation import arguments_text
 from agentflow.gateway._dialect import cached_tokens, encode, event, total_usage, unsent
-from agentflow.models import ApiAnswer
+from agentflow.models import Completion
 
 
 class ChatReply:
@@ -23,7 +23,7 @@ class ChatReply:
         self._id = ""
         self._sent = ""
 
-    def body(self, answers: Sequence[ApiAnswer]) -> bytes:
+    def body(self, answers: Sequence[Completion[None]]) -> bytes:
         """Return the body of a response without events."""
         choices = [
             {"index": index, "message": _said(answer), "logprobs": None, "finish_reason": answer.finish}
@@ -42,7 +42,7 @@ class ChatReply:
         self._sent += text
         yield self._chunk(0, {"content": text})
 
-    def ending(self, answers: Sequence[ApiAnswer]) -> Iterator[bytes]:
+    def ending(self, answers: Sequence[Completion[None]]) -> Iterator[bytes]:
         """Yield all events that were not sent yet."""
         for index, answer in enumerate(answers):
             if index:
@@ -70,7 +70,7 @@ class ChatReply:
         return event({**self._head(), "choices": [choice], **({"usage": None} if self._usage else {})})
 
 
-def _said(answer: ApiAnswer) -> dict[str, Any]:
+def _said(answer: Completion[None]) -> dict[str, Any]:
     said: dict[str, Any] = {"role": "assistant", "content": answer.text or (None if answer.calls else "")}
     said["refusal"] = None
     if answer.reasoning:
@@ -78,7 +78,7 @@ def _said(answer: ApiAnswer) -> dict[str, Any]:
     return {**said, "tool_calls": _calls(answer)} if answer.calls else said
 
 
-def _calls(answer: ApiAnswer) -> list[dict[str, Any]]:
+def _calls(answer: Completion[None]) -> list[dict[str, Any]]:
     return [
         {
             "id": call.id,
@@ -89,7 +89,7 @@ def _calls(answer: ApiAnswer) -> list[dict[str, Any]]:
     ]
 
 
-def openai_usage(answers: Sequence[ApiAnswer]) -> dict[str, Any]:
+def openai_usage(answers: Sequence[Completion[None]]) -> dict[str, Any]:
     """Return the usage of a call in the format of chat completions."""
     used = total_usage(answers)
     return {

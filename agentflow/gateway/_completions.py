@@ -19,7 +19,7 @@ from agentflow.gateway._dialect import (
     unsent,
 )
 from agentflow.gateway._types import GatewayCall, GatewayError
-from agentflow.models import ApiAnswer
+from agentflow.models import Completion
 
 
 class CompletionsBody(SamplingBody, kw_only=True):
@@ -98,7 +98,7 @@ class CompletionsReply:
         self._id = ""
         self._sent = ""
 
-    def body(self, answers: Sequence[ApiAnswer]) -> bytes:
+    def body(self, answers: Sequence[Completion[None]]) -> bytes:
         """Return the body of a response without events."""
         choices = [_choice(index, answer.text, answer.finish) for index, answer in enumerate(answers)]
         head = {"id": f"cmpl-{answers[0].id}", **self._fields}
@@ -114,7 +114,7 @@ class CompletionsReply:
         self._sent += text
         yield self._chunk([_choice(0, text, None)])
 
-    def ending(self, answers: Sequence[ApiAnswer]) -> Iterator[bytes]:
+    def ending(self, answers: Sequence[Completion[None]]) -> Iterator[bytes]:
         """Yield all events that were not sent yet."""
         for index, answer in enumerate(answers):
             yield self._chunk([_choice(index, unsent(answer, "" if index else self._sent), answer.finish)])

@@ -9,7 +9,7 @@ import msgspec
 from msgspec import Struct
 
 from agentflow.gateway._types import GatewayCall, GatewayError
-from agentflow.models import ApiAnswer, Message, Sampling
+from agentflow.models import Completion, Message, Sampling
 from agentflow.settings import nearest
 from agentflow.trace import Usage
 
@@ -69,7 +69,7 @@ class ReplyWriter(Protocol):
     ping: bytes
     """Event that keeps the connection open."""
 
-    def body(self, answers: Sequence[ApiAnswer]) -> bytes:
+    def body(self, answers: Sequence[Completion[None]]) -> bytes:
         """Return the body of a response without events."""
         ...
 
@@ -84,7 +84,7 @@ class ReplyWriter(Protocol):
         """Yield the events of a piece of text, while the answer is being sampled."""
         ...
 
-    def ending(self, answers: Sequence[ApiAnswer]) -> Iterator[bytes]:
+    def ending(self, answers: Sequence[Completion[None]]) -> Iterator[bytes]:
         """Yield all events that were not sent yet."""
         ...
 
@@ -225,19 +225,19 @@ def _check_sampling(sampling: Sampling) -> None:
         raise invalid("stop: a stop string is empty; leave it out")
 
 
-def total_usage(answers: Sequence[ApiAnswer]) -> Usage:
+def total_usage(answers: Sequence[Completion[None]]) -> Usage:
     """Return the usage of a call: its prompt counts once."""
     used = [answer.usage for answer in answers]
     prompt = max((usage.prompt_tokens for usage in used), default=0)
     return Usage(1, prompt, sum(usage.completion_tokens for usage in used))
 
 
-def cached_tokens(answers: Sequence[ApiAnswer]) -> int:
+def cached_tokens(answers: Sequence[Completion[None]]) -> int:
     """Return the number of tokens of the prompt that were in the model's cache."""
     return max((answer.cached_tokens for answer in answers), default=0)
 
 
-def unsent(answer: ApiAnswer, sent: str) -> str:
+def unsent(answer: Completion[None], sent: str) -> str:
     """Return the text of an answer that was not sent yet.
 
     :raises GatewayError: if other text was sent.

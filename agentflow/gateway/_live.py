@@ -22,7 +22,7 @@ from agentflow.gateway._types import (
     GatewayError,
     RecordedCall,
 )
-from agentflow.models import ApiAnswer, Message
+from agentflow.models import Completion, Message
 from agentflow.telemetry import Operation, conventions, gateway_operation, get_logger
 
 OnText: TypeAlias = Callable[[str, str], None]
@@ -53,7 +53,7 @@ class _RunningCall:
         self.digest = digest
         self.scope = anyio.CancelScope()
         self.done = anyio.Event()
-        self.answers: list[ApiAnswer] = []
+        self.answers: list[Completion[None]] = []
         self.error: GatewayError | None = None
         self.cancelled = False
         self.waiters = 0
@@ -187,7 +187,7 @@ class LiveEpisode:
 
     async def complete(
         self, agent: str, call: GatewayCall, retry: str, on_text: OnText | None = None
-    ) -> list[ApiAnswer]:
+    ) -> list[Completion[None]]:
         """Answer a call of an agent and record it. A cancelled caller leaves it running.
 
         :param retry: digest of the request, `:` and the number of the retry, 0 at first. A retry waits for the same call,
@@ -373,7 +373,7 @@ class LiveEpisode:
     async def _keep(
         self,
         running: _RunningCall,
-        found: Sequence[tuple[ApiAnswer, RecordedCall]],
+        found: Sequence[tuple[Completion[None], RecordedCall]],
         images: Mapping[str, bytes],
     ) -> None:
         with anyio.CancelScope(shield=True):
@@ -395,7 +395,7 @@ class LiveEpisode:
         running.answers = [answer for answer, _ in found]
 
 
-def _describe(operation: Operation, answers: Sequence[ApiAnswer]) -> None:
+def _describe(operation: Operation, answers: Sequence[Completion[None]]) -> None:
     """Add the answers to the operation of a call."""
     operation.set(conventions.RESPONSE_FINISH_REASONS, [answer.finish for answer in answers])
     for answer in answers[:1]:

@@ -5,7 +5,7 @@ from typing import Any
 
 from agentflow.gateway._conversation import arguments_object
 from agentflow.gateway._dialect import cached_tokens, encode, event, total_usage, unsent
-from agentflow.models import ApiAnswer
+from agentflow.models import Completion
 
 _SIGNATURE = "agentflow"
 """Signature of thinking; clients send it back unchanged."""
@@ -21,7 +21,7 @@ class MessagesReply:
         self._sent = ""
         self._index = 0
 
-    def body(self, answers: Sequence[ApiAnswer]) -> bytes:
+    def body(self, answers: Sequence[Completion[None]]) -> bytes:
         """Return the body of a response without events."""
         answer = answers[0]
         message = self._message(answer.id, list(_content(answer, answer.text)), _usage(answers))
@@ -40,7 +40,7 @@ class MessagesReply:
         self._sent += text
         yield _event("content_block_delta", index=0, delta={"type": "text_delta", "text": text})
 
-    def ending(self, answers: Sequence[ApiAnswer]) -> Iterator[bytes]:
+    def ending(self, answers: Sequence[Completion[None]]) -> Iterator[bytes]:
         """Yield all events that were not sent yet."""
         answer = answers[0]
         rest = unsent(answer, self._sent)
@@ -84,7 +84,7 @@ def _event(name: str, /, **fields: object) -> bytes:
     return event({"type": name, **fields}, name)
 
 
-def _content(answer: ApiAnswer, text: str, *, begun: bool = False) -> Iterator[dict[str, Any]]:
+def _content(answer: Completion[None], text: str, *, begun: bool = False) -> Iterator[dict[str, Any]]:
     if answer.reasoning:
         yield {"type": "thinking", "thinking": answer.reasoning, "signature": _SIGNATURE}
     if text or not (answer.calls or begun):
@@ -93,14 +93,14 @@ def _content(answer: ApiAnswer, text: str, *, begun: bool = False) -> Iterator[d
         yield {"type": "tool_use", "id": call.id, "name": call.name, "input": arguments_object(call)}
 
 
-def _stopped(answer: ApiAnswer) -> dict[str, Any]:
+def _stopped(answer: Completion[None]) -> dict[str, Any]:
     reasons = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"}
     if answer.stop and answer.finish == "stop":
         return {"stop_reason": "stop_sequence", "stop_sequence": answer.stop}
     return {"stop_reason": reasons[answer.finish], "stop_sequence": None}
 
 
-def _usage(answers: Sequence[ApiAnswer]) -> dict[str, Any]:
+def _usage(answers: Sequence[Completion[None]]) -> dict[str, Any]:
     used, cached = total_usage(answers), cached_tokens(answers)
     return {
         "input_tokens": used.prompt_tokens - cached,

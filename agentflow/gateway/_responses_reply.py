@@ -7,7 +7,7 @@ from msgspec import Struct
 
 from agentflow.gateway._conversation import arguments_text
 from agentflow.gateway._dialect import Arrival, cached_tokens, encode, event, total_usage, unsent
-from agentflow.models import ApiAnswer, ToolCall
+from agentflow.models import Completion, ToolCall
 
 
 class ResponseTool(Struct, frozen=True):
@@ -56,7 +56,7 @@ class ResponsesReply:
         self._sent = ""
         self._number = 0
 
-    def body(self, answers: Sequence[ApiAnswer]) -> bytes:
+    def body(self, answers: Sequence[Completion[None]]) -> bytes:
         """Return the body of a response without events."""
         self._answer = answers[0].id
         return encode(self._finished(answers))
@@ -76,7 +76,7 @@ class ResponsesReply:
         self._sent += text
         yield self._event("response.output_text.delta", **place, delta=text, logprobs=[])
 
-    def ending(self, answers: Sequence[ApiAnswer]) -> Iterator[bytes]:
+    def ending(self, answers: Sequence[Completion[None]]) -> Iterator[bytes]:
         """Yield all events that were not sent yet."""
         answer, finished = answers[0], self._finished(answers)
         rest = unsent(answer, self._sent)
@@ -122,7 +122,7 @@ class ResponsesReply:
         number, self._number = self._number, self._number + 1
         return event({"type": name, "sequence_number": number, **fields}, name)
 
-    def _finished(self, answers: Sequence[ApiAnswer]) -> dict[str, Any]:
+    def _finished(self, answers: Sequence[Completion[None]]) -> dict[str, Any]:
         answer = answers[0]
         cut = answer.finish == "length"
         response = self._response("incomplete" if cut else "completed", list(self._output(answer)))
@@ -137,7 +137,7 @@ class ResponsesReply:
         }
         return response
 
-    def _output(self, answer: ApiAnswer) -> Iterator[dict[str, Any]]:
+    def _output(self, answer: Completion[None]) -> Iterator[dict[str, Any]]:
         status = "incomplete" if answer.finish == "length" else "completed"
         if answer.reasoning:
             thoughts = [{"type": "reasoning_text", "text": answer.reasoning}]

@@ -32,7 +32,7 @@ from agentflow.gateway._responses import ResponsesApi, no_response
 from agentflow.gateway._streams import OnText, StreamedAnswer, unexpected
 from agentflow.gateway._types import GatewayCall, GatewayError
 from agentflow.http_server import BodyRefusedError, RequestBodies, identify
-from agentflow.models import ApiAnswer, Message
+from agentflow.models import Completion, Message
 from agentflow.telemetry import continued_trace
 from runtimes import JsonLimits
 
@@ -84,7 +84,7 @@ class EpisodeCalls(Protocol):
 
     async def complete(
         self, agent: str, call: GatewayCall, retry: str, on_text: OnText | None
-    ) -> list[ApiAnswer]:
+    ) -> list[Completion[None]]:
         """Answer a call and record it.
 
         :param retry: digest of the path and the body, a colon, and the number of earlier attempts.
@@ -187,9 +187,9 @@ class ModelRoutes:
     ) -> web.StreamResponse:
         headers = _headers(parsed, episode.overrides(agent, call))
         retry = f"{digest}:{_attempts(request.headers)}"
-        answers: list[ApiAnswer] = []
+        answers: list[Completion[None]] = []
 
-        async def complete(on_text: OnText | None) -> list[ApiAnswer]:
+        async def complete(on_text: OnText | None) -> list[Completion[None]]:
             pieces = on_text if _can_stream(call) else None
             with continued_trace(request.headers):
                 answers.extend(await episode.complete(agent, call, retry, pieces))

@@ -10,7 +10,7 @@ from aiohttp import web
 
 from agentflow.gateway._dialect import ModelApi, ParsedRequest
 from agentflow.gateway._types import GatewayError
-from agentflow.models import ApiAnswer
+from agentflow.models import Completion
 
 if TYPE_CHECKING:
     from anyio.streams.memory import MemoryObjectReceiveStream
@@ -36,14 +36,14 @@ class StreamedAnswer:
         self._response: web.StreamResponse | None = None
 
     async def run(
-        self, complete: Callable[[OnText], Awaitable[list[ApiAnswer]]], ping_seconds: float
+        self, complete: Callable[[OnText], Awaitable[list[Completion[None]]]], ping_seconds: float
     ) -> bool:
         """Stream the answers; return false if the stream ended with an error.
 
         :raises GatewayError: if the call fails before the first event.
         """
         send, receive = anyio.create_memory_object_stream[tuple[str, str]](math.inf)
-        answers: list[ApiAnswer] = []
+        answers: list[Completion[None]] = []
         failures: list[GatewayError] = []
 
         async def answer() -> None:
@@ -101,7 +101,7 @@ class StreamedAnswer:
             self._opened = True
             yield from self._reply.opening(answer)
 
-    def _ending(self, answers: Sequence[ApiAnswer]) -> Iterator[bytes]:
+    def _ending(self, answers: Sequence[Completion[None]]) -> Iterator[bytes]:
         yield from self._opening(answers[0].id)
         yield from self._reply.ending(answers)
 

@@ -411,7 +411,7 @@ class JournalRun(RunReader, Generic[R]):
         return self._read_result(stored.seed.index) if stored.done else None
 
     def _decoded_result(self, number: int) -> R | None:
-        body = self._journal.harvests(self._run, [number]).get(number)
+        body = self._journal.results(self._run, [number]).get(number)
         return None if body is None else msgspec.json.decode(body, type=self.result_type)
 
     def blob(self, digest: str) -> tuple[bytes, str]:

@@ -116,7 +116,7 @@ class EpisodeRun(JournalRun[TaskResult]):
         done = [stored.seed.index for stored in stored_seeds if stored.done]
         ends = {
             number: msgspec.json.decode(body, type=_TaskEnd)
-            for number, body in self._journal.harvests(self._run, done).items()
+            for number, body in self._journal.results(self._run, done).items()
         }
         summaries: list[SeedSummary] = []
         for stored in stored_seeds:

@@ -131,7 +131,7 @@ class TreeRun(JournalRun[SeedResult]):
     def _summaries(self, stored_seeds: Sequence[StoredSeed]) -> list[SeedSummary]:
         numbers = [stored.seed.index for stored in stored_seeds]
         nodes = self._journal.count_entries(self._run, numbers, "act/")
-        bodies = self._journal.harvests(
+        bodies = self._journal.results(
             self._run, [stored.seed.index for stored in stored_seeds if stored.done]
         )
         ends = {number: msgspec.json.decode(body, type=_SeedEnd) for number, body in bodies.items()}

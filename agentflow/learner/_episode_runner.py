@@ -4,7 +4,7 @@ from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from msgspec import structs
 
@@ -129,6 +129,17 @@ class _EpisodeTeam:
                 model.begin(seed, temperature, models.get(role))
 
 
+class EpisodeTools(NamedTuple):
+    """Tools of episodes, and their sandboxes."""
+
+    base: Sandbox
+    """Sandbox of stateless tools."""
+    tools: Sequence[Tool]
+    """Available tools."""
+    sandboxes: SandboxPool
+    """Forks of the base, one for each episode."""
+
+
 class SandboxEpisodeRunner:
     """Runs episodes in sandboxes. Implements `EpisodeRunner`."""
 
@@ -136,27 +147,25 @@ class SandboxEpisodeRunner:
         self,
         supervisor: Supervisor,
         settings: EpisodeSettings,
-        sandboxes: SandboxPool,
-        tools: Sequence[Tool],
+        tools: EpisodeTools,
         metric: Metric,
         make_team: Callable[[], _EpisodeTeam],
         models: Mapping[str, OpenModel],
-        base: Sandbox,
         verifiers: TaskVerifiers,
     ) -> None:
         self.metric = metric
         """Metric of the answers."""
         self.models = models
         """Model of each role."""
-        self.base = base
+        self.base = tools.base
         """Sandbox of stateless tools; the sandboxes of episodes are forks of it."""
-        self.tools = tools
+        self.tools = tools.tools
         """Available tools."""
         self.verifiers = verifiers
         """Verifiers of the tasks."""
         self._supervisor = supervisor
         self._settings = settings
-        self._sandboxes = sandboxes
+        self._sandboxes = tools.sandboxes
         self._make_team = make_team
         self._idle: list[_EpisodeTeam] = []
         self._teams = 0
@@ -205,7 +214,7 @@ class SandboxEpisodeRunner:
 
 async def open_sandbox_pool(
     supervisor: Supervisor, rules: "EpisodeRules", backends: Sequence[Backend] = ()
-) -> tuple[Sandbox, Sequence[Tool], SandboxPool]:
+) -> EpisodeTools:
     """Open the sandbox of the settings as a child of a supervisor, and a pool of its forks. See docs/tuner.md.
 
     :param backends: further backends.
@@ -222,7 +231,7 @@ async def open_sandbox_pool(
     sandboxes = SandboxPool(sandbox, tools, most=rules.max_sandboxes, ahead=ahead, wanted=_NO_END)
     spec = ChildSpec(id="sandboxes", start=lambda: sandboxes, restart=Restart.TRANSIENT, shutdown=30)
     await start_child(supervisor, spec)
-    return sandbox, tools, sandboxes
+    return EpisodeTools(sandbox, tools, sandboxes)
 
 
 @asynccontextmanager
@@ -246,7 +255,7 @@ async def open_episode_runner(
         opened = await open_models(supervisor, models, budgets)
         scored = metric or _metric(config, assignment, opened.get(JUDGE))
         inside = model_tools(**{name: opened[rules.tool_role(name)] for name in rules.model_tools})
-        sandbox, tools, sandboxes = await open_sandbox_pool(supervisor, rules, inside)
+        tools = await open_sandbox_pool(supervisor, rules, inside)
         policy = frozenset(role for role, model in models.items() if model.tokens or model.name == POLICY)
         images = {image.hash: data for image, data in assignment.pictures.items()}
         make = partial(_EpisodeTeam, rules, opened, policy, images)
@@ -254,15 +263,13 @@ async def open_episode_runner(
         verifiers = partial(
             open_task_verifiers,
             assignment.verified if metric is None else (),
-            sandbox,
-            tools,
+            tools.base,
+            tools.tools,
             sandbox_settings(rules)[0],
             max_sandboxes=rules.max_sandboxes,
         )
         verifying = await open_supervised(supervisor, "task verifiers", verifiers)
-        yield SandboxEpisodeRunner(
-            supervisor, settings, sandboxes, tools, scored, make, opened, sandbox, verifying
-        )
+        yield SandboxEpisodeRunner(supervisor, settings, tools, scored, make, opened, verifying)
 
 
 def _metric(config: "TrainConfig", assignment: Assignment, judge: OpenModel | None) -> Metric:

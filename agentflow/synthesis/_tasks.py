@@ -167,18 +167,18 @@ async def measure_difficulty(
     kept: list[VerifiableTask] = []
     triaged: list[TriagedTask] = []
     attempts: list[PairAttempts] = []
-    for task, (own, _) in zip(result.tasks, made, strict=True):
-        if not own:
+    for task, (task_attempts, _) in zip(result.tasks, made, strict=True):
+        if not task_attempts:
             kept.append(task)
             continue
-        difficulty = Difficulty.of(own)
+        difficulty = Difficulty.of(task_attempts)
         measured = replace(task, difficulty=msgspec.to_builtins(difficulty))
         reason = difficulty.triage(settings.window)
         if reason is not None:
             triaged.append(TriagedTask(measured, reason))
             continue
         kept.append(measured)
-        attempts.append(PairAttempts(task.id, own))
+        attempts.append(PairAttempts(task.id, task_attempts))
     return replace(
         result,
         tasks=tuple(kept),

@@ -8,17 +8,15 @@ from agentflow.team._executor import Executor, call_tool
 from agentflow.team._generator import Generator
 from agentflow.team._messages import plan_messages
 from agentflow.team._model_tools import model_tools
-from agentflow.team._observations import ObservationLimits, path_memory, result_text
 from agentflow.team._planner import Planner
 from agentflow.team._reader import Reader
-from agentflow.team._rendering import prompt_versions
-from agentflow.team._rules import judge_by_rule
+from agentflow.team._rendering import ObservationLimits, path_memory, prompt_versions, result_text
 from agentflow.team._schemas import role_schema
 from agentflow.team._solver import Solver, construct_solver
 from agentflow.team._team import ROLES, Team
 from agentflow.team._team_agent import TeamAgent
 from agentflow.team._tool_agent import AgentAnswer, ToolAgent
-from agentflow.team._verifier import Verifier, Verify
+from agentflow.team._verifier import Verifier, Verify, judge_by_rule
 
 __all__ = [
     "ROLES",

@@ -5,7 +5,9 @@ process ids, durations, modification times, memory addresses, names of temporary
 """
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import partial
 from itertools import islice
 from typing import Any, TypeAlias
@@ -17,8 +19,7 @@ from agentflow.errors import ErrorKind, RunStopped, StopCause, ToolFailure
 from agentflow.models import Model
 from agentflow.sandbox import Image, Sandbox, TextContent, ToolResult
 from agentflow.team._messages import command_messages
-from agentflow.team._model_calls import answer_request, watch_tool_models
-from agentflow.team._pool import Role, WorkerCrashed, in_worker
+from agentflow.team._pool import Role, WorkerCrashed, answer_request, in_worker
 from agentflow.team._schemas import command_schema, drop_unused_nulls
 from agentflow.trace import (
     Action,
@@ -32,6 +33,7 @@ from agentflow.trace import (
     Reply,
     SourceSpan,
     Text,
+    Usage,
 )
 
 Json: TypeAlias = Any
@@ -478,3 +480,39 @@ def _titled(title: str, text: str) -> str:
 def _joined(*pieces: str) -> str:
     """Join the non-empty pieces by newlines."""
     return "\n".join(piece.rstrip() for piece in pieces if piece.strip())
+
+
+class ToolModels:
+    """Use of models inside one tool call."""
+
+    def __init__(self) -> None:
+        self.usage = Usage()
+        """Their usage."""
+        self.stopped: RunStopped | None = None
+        """Reason that one could not answer and the run, or its seed, can't continue: the result of the call is void."""
+
+
+_TOOL_MODELS: ContextVar[ToolModels | None] = ContextVar("agentflow_tool_models", default=None)
+
+
+@contextmanager
+def watch_tool_models() -> Generator[ToolModels]:
+    """Watch the models inside tools, including in tasks started within the block."""
+    watched = ToolModels()
+    token = _TOOL_MODELS.set(watched)
+    try:
+        yield watched
+    finally:
+        _TOOL_MODELS.reset(token)
+
+
+def count_usage(usage: Usage) -> None:
+    """Add the usage of a model inside a tool, if it is watched."""
+    if (watched := _TOOL_MODELS.get()) is not None:
+        watched.usage += usage
+
+
+def void_call(stopped: RunStopped) -> None:
+    """Void the tool call in which a model can't answer, if it is watched."""
+    if (watched := _TOOL_MODELS.get()) is not None:
+        watched.stopped = stopped

@@ -13,10 +13,15 @@ from agentflow.questions import (
     RepairRequest,
     ShownDocument,
 )
-from agentflow.team._document_messages import image_fact_messages, proposal_messages, repair_messages
-from agentflow.team._messages import look_messages, solution_messages, summary_messages
-from agentflow.team._model_calls import answer_request, visible_images
-from agentflow.team._pool import Role, in_worker
+from agentflow.team._messages import (
+    image_fact_messages,
+    look_messages,
+    proposal_messages,
+    repair_messages,
+    solution_messages,
+    summary_messages,
+)
+from agentflow.team._pool import Role, answer_request, in_worker
 from agentflow.team._rendering import (
     Images,
     bullets,
@@ -27,6 +32,7 @@ from agentflow.team._rendering import (
     prompt,
     system,
     user,
+    visible_images,
 )
 from agentflow.trace import (
     BlobStore,

@@ -6,10 +6,8 @@ from msgspec.structs import replace
 
 from agentflow.models import Model
 from agentflow.team._messages import analysis_messages, plan_messages, step_messages
-from agentflow.team._model_calls import answer_request, visible_images
-from agentflow.team._observations import ObservationLimits
-from agentflow.team._pool import Role, in_worker
-from agentflow.team._rendering import episode_images
+from agentflow.team._pool import Role, answer_request, in_worker
+from agentflow.team._rendering import ObservationLimits, episode_images, visible_images
 from agentflow.team._schemas import decided_schema, drop_unused_nulls, plan_schema, step_schema
 from agentflow.trace import (
     AnalysisRequest,

@@ -8,6 +8,7 @@ from functools import wraps
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar
 
 import anyio
+import msgspec
 
 from agentflow.actors import (
     Actor,
@@ -21,8 +22,10 @@ from agentflow.actors import (
 )
 from agentflow.engine import EffectGate, run_now
 from agentflow.errors import ModelFailureKind, RunStopped, StopCause
+from agentflow.models import Call, Message, Model, ask_model
+from agentflow.team._schemas import answer_schema
 from agentflow.telemetry import carry_trace, current_trace, role_operation
-from agentflow.trace import Failure, Reply
+from agentflow.trace import Failure, Reply, Request
 
 if TYPE_CHECKING:
     from types import CoroutineType
@@ -32,6 +35,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 S = TypeVar("S", bound="Role")
 T = TypeVar("T")
+A = TypeVar("A", bound=msgspec.Struct)
 
 MAX_MESSAGE_CHARS = 500
 MAX_CONCURRENT_STARTS = 8
@@ -241,3 +245,26 @@ def in_worker(
         return await self.gate(answer)
 
     return ask
+
+
+async def answer_request(
+    model: Model,
+    request: Request[A],
+    answer: type[A],
+    messages: tuple[Message, ...],
+    *,
+    role: str,
+    schema: dict[str, Any] | None = None,
+) -> Reply[A]:
+    """Have a model answer a request to a role.
+
+    :param answer: the type of the answer.
+    :param messages: the request as messages.
+    :param role: the role, by which usage is accounted.
+    :param schema: JSON schema of the answer, if not that of its type.
+    :raises RunStopped: if the model cannot be used any more.
+    """
+    schema = answer_schema(answer) if schema is None else schema
+    return await ask_model(
+        model, Call(role=role, messages=messages, reply=answer, schema=schema, request=request)
+    )

@@ -12,15 +12,14 @@ from agentflow.questions import (
     RecallRequest,
     ShownDocument,
 )
-from agentflow.team._document_messages import (
+from agentflow.team._messages import (
     hidden_messages,
     others_messages,
     reading_messages,
     recall_messages,
 )
-from agentflow.team._model_calls import answer_request, visible_images
-from agentflow.team._pool import Role, in_worker
-from agentflow.team._rendering import Images
+from agentflow.team._pool import Role, answer_request, in_worker
+from agentflow.team._rendering import Images, visible_images
 from agentflow.trace import BlobStore, Reply
 
 

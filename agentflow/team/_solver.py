@@ -35,9 +35,8 @@ from agentflow.models import (
 from agentflow.runs import CORPUS_TOOLS, USUAL_TOOLS
 from agentflow.sandbox import Sandbox, SandboxSettings, Tool
 from agentflow.settings import read_environment
-from agentflow.team._model_calls import visible_images
 from agentflow.team._model_tools import model_tools
-from agentflow.team._rendering import call_line, image_parts
+from agentflow.team._rendering import call_line, image_parts, visible_images
 from agentflow.team._team import Team
 from agentflow.team._team_agent import TeamAgent
 from agentflow.telemetry import get_logger

@@ -9,10 +9,10 @@ from agentflow.errors import ConfigurationError
 from agentflow.models import Model
 from agentflow.team._executor import Executor
 from agentflow.team._generator import Generator
-from agentflow.team._observations import ObservationLimits
 from agentflow.team._planner import Planner
 from agentflow.team._pool import Role
 from agentflow.team._reader import Reader
+from agentflow.team._rendering import ObservationLimits
 from agentflow.team._verifier import Verifier, Verify
 from agentflow.trace import BlobStore, MemoryBlobStore
 

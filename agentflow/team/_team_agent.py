@@ -11,8 +11,7 @@ from agentflow.engine import EpisodeEnded, OpenEpisode, card_of, no_such_tool, t
 from agentflow.errors import ErrorKind
 from agentflow.sandbox import Sandbox
 from agentflow.team._messages import turn_size
-from agentflow.team._observations import result_text
-from agentflow.team._rendering import call_line, cut
+from agentflow.team._rendering import call_line, cut, result_text
 from agentflow.team._team import Team
 from agentflow.trace import (
     Action,

@@ -14,9 +14,16 @@ from agentflow.errors import ErrorKind
 from agentflow.models import Call, Message, Model, TextPart, ToolCall, ToolReply, ToolSpec, reply_of
 from agentflow.sandbox import Sandbox, Tool
 from agentflow.team._executor import call_tool
-from agentflow.team._model_calls import visible_images
-from agentflow.team._observations import fair_limit, result_text
-from agentflow.team._rendering import card_notes, episode_images, image_parts, prompt, system
+from agentflow.team._rendering import (
+    card_notes,
+    episode_images,
+    fair_limit,
+    image_parts,
+    prompt,
+    result_text,
+    system,
+    visible_images,
+)
 from agentflow.telemetry import mark_spans
 from agentflow.trace import (
     Action,

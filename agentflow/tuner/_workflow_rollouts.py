@@ -253,7 +253,7 @@ class WorkflowRollouts:
         sandboxes = None
         if takes_sandbox(solve) or judge.needs_sandbox:
             supervisor = await stack.enter_async_context(Supervisor(name="sandboxes", intensity=3, period=60))
-            _, _, pool = await open_sandbox_pool(supervisor, rules)
+            pool = (await open_sandbox_pool(supervisor, rules)).sandboxes
             sandboxes = pool.fresh
         return WorkflowPlayers(
             client,

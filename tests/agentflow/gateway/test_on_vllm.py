@@ -25,7 +25,7 @@ from agentflow.gateway._responses import ResponsesApi
 from agentflow.learner._rows import scoring_row
 from agentflow.learner.local import LocalBackbone, PolicySettings
 from agentflow.models import (
-    ApiAnswer,
+    Completion,
     Message,
     ModelConnection,
     ModelSettings,
@@ -60,7 +60,7 @@ async def talk(answerer: ExactAnswerer, number: int) -> list[RecordedCall]:
     """Play an episode with tool calls, free text, a retry and several answers."""
     random, memory, records = Random(number), AgentConversations(), list[RecordedCall]()
 
-    async def ask(*messages: Message, choice: str, answers: int = 1) -> ApiAnswer:
+    async def ask(*messages: Message, choice: str, answers: int = 1) -> Completion[None]:
         call = GatewayCall(
             dialect="chat",
             messages=messages,

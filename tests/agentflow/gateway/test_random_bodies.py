@@ -14,7 +14,7 @@ from agentflow.gateway._completions import CompletionsApi
 from agentflow.gateway._dialect import Arrival, ModelApi
 from agentflow.gateway._messages import MessagesApi
 from agentflow.gateway._responses import ResponsesApi
-from agentflow.models import ApiAnswer, ToolCall
+from agentflow.models import Completion, ToolCall
 from tests.agentflow.gateway._scripted_calls import MODEL, answer, call
 from tests.agentflow.gateway.test_apis import CHAT, MESSAGES, RESPONSES, events_of, pieces_of, rebuilt
 from tests.agentflow.gateway.test_recorded_agents import bodies_of
@@ -100,7 +100,7 @@ def test_random_changes_of_a_body_are_parsed_or_refused_in_one_line(
     assert refused
 
 
-def random_answers(seed: int) -> Iterator[ApiAnswer]:
+def random_answers(seed: int) -> Iterator[Completion[None]]:
     random = Random(seed)
     for number in range(200):
         calls: list[ToolCall] = []

@@ -136,7 +136,7 @@ async def test_an_owner_that_lost_a_seed_can_neither_write_its_page_nor_finish_i
         assert list(taken_over.keys()) == ["act/0", "act/1"]
         await taken_over.record("act/2", Note("quick"))
         await quick.finish(seed, b"quick")
-        assert [found async for found in slow.harvests()] == [(seed, b"quick")]
+        assert [found async for found in slow.stored_results()] == [(seed, b"quick")]
 
 
 @pytest.mark.promise("journal:harvests")
@@ -144,7 +144,7 @@ async def test_results_are_returned_by_index_in_any_order_of_writing(run: Run) -
     seeds = await run.add_seeds([NewSeed(str(number)) for number in range(50)])
     for seed in reversed(seeds[::2]):
         await run.finish(seed, f"harvest {seed.index}".encode())
-    assert [found async for found in run.harvests()] == [
+    assert [found async for found in run.stored_results()] == [
         (seed, f"harvest {seed.index}".encode()) for seed in seeds[::2]
     ]
     assert await run.counts() == (25, 0, 25)

@@ -11,7 +11,7 @@ import msgspec
 from agentflow.learner import TrainConfig
 from agentflow.learner._checkpoints import Checkpoints
 from agentflow.learner._config import Schedule
-from agentflow.learner._group_rollout import GroupRollout
+from agentflow.learner._group_rollout import GroupRollout, GroupSettings
 from agentflow.learner._loop import Loop, LoopPosition
 from agentflow.learner._policy import OptimizerSettings, PolicySettings
 from agentflow.learner._rollout_store import RolloutStore
@@ -94,8 +94,9 @@ class FakePlayer:
 
 def playing_of(player: FakePlayer, **more: Any) -> GroupRollout:  # noqa: ANN401 - whatever it takes
     """Return the rollout of a runner's episodes."""
+    hooks = {name: more.pop(name) for name in ("engine_ready", "on_result") if name in more}
     given: dict[str, Any] = {"trained": ("planner",), "temperature": 1.0, "seed": 7, **more}
-    return GroupRollout(player, **given)
+    return GroupRollout(player, GroupSettings(**given), **hooks)
 
 
 def policy_settings(model: Path) -> PolicySettings:

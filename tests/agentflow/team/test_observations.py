@@ -12,9 +12,8 @@ from agentflow.models import Message, TextPart, ToolCall, ToolReply
 from agentflow.questions import ProposalRequest, documents_from
 from agentflow.sandbox import Sandbox, SandboxSettings
 from agentflow.team import ObservationLimits, ToolAgent
-from agentflow.team._document_messages import proposal_messages
 from agentflow.team._executor import call_tool
-from agentflow.team._messages import MAX_SEED_VALUES_CHARS, plan_messages
+from agentflow.team._messages import MAX_SEED_VALUES_CHARS, plan_messages, proposal_messages
 from agentflow.trace import Action, Failure, MemoryBlobStore, Node, PlanRequest, Task, Verdict
 from mcp_servers.web._parsers import ParserPool
 from tests._pages import page_over
