@@ -24,7 +24,7 @@ from agentflow.models import (
     OpenModel,
     Sampling,
 )
-from agentflow.rollouts import Assignment, make_agent
+from agentflow.rollouts import Assignment
 from agentflow.runs import (
     SandboxPool,
     choose_tools,
@@ -36,7 +36,7 @@ from agentflow.runs import (
 from agentflow.sandbox import Backend, Sandbox, Tool
 from agentflow.scoring import Metric, make_metric, needs_judge
 from agentflow.tasks import TaskVerifiers, open_task_verifiers
-from agentflow.team import ROLES, Team, TeamAgent, model_tools
+from agentflow.team import ROLES, Team, TeamAgent, make_agent, model_tools
 from agentflow.trace import Episode, MemoryBlobStore, Task, digest
 
 if TYPE_CHECKING:
