@@ -221,9 +221,11 @@ async def open_sandbox_pool(
     :raises ConfigurationError: if a setting can't be used.
     """
     settings, broken = sandbox_settings(rules)
-    given = [*(settings.backend_names or ()), *backends] if backends else None
+    backend_names = [*(settings.backend_names or ()), *backends] if backends else None
     try:
-        sandbox = await open_supervised(supervisor, "servers", partial(Sandbox, settings, backends=given))
+        sandbox = await open_supervised(
+            supervisor, "servers", partial(Sandbox, settings, backends=backend_names)
+        )
     except ToolFailure as failure:
         raise ConfigurationError(f"sandbox: {failure.message}") from None
     tools = (await choose_tools(sandbox, rules, broken)).tools
