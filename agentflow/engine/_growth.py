@@ -241,11 +241,13 @@ class _TreeGrowth:
     async def _verdicts(self, children: Sequence[_Child]) -> list[VerdictRecord]:
         """Judge all children. Verdicts of a model are recorded one by one: the others follow from the page."""
         by_rule = [self._grower.verifier.by_rule(child.request) for child in children]
-        pending = [child for child, known in zip(children, by_rule, strict=True) if known is None]
-        asked = iter(await together([partial(self._judge, child) for child in pending]))
+        pending = [child for child, judgement in zip(children, by_rule, strict=True) if judgement is None]
+        answers = iter(await together([partial(self._judge, child) for child in pending]))
         return [
-            next(asked) if known is None else VerdictRecord(known.verdict, known.reason, Usage())
-            for known in by_rule
+            next(answers)
+            if judgement is None
+            else VerdictRecord(judgement.verdict, judgement.reason, Usage())
+            for judgement in by_rule
         ]
 
     async def _record_round(self, children: Sequence[_Child], verdicts: Sequence[VerdictRecord]) -> None:
@@ -300,14 +302,14 @@ def plans_of(tree: Tree, page: Page) -> dict[str, tuple[Reply[Plan], ...]]:
 
         replies = plans_of(tree, page)[tree.nodes[0].id]
     """
-    found: dict[str, tuple[Reply[Plan], ...]] = {}
+    replies_by_node: dict[str, tuple[Reply[Plan], ...]] = {}
     for node, key in _path_keys(tree.nodes).items():
         replies: list[Reply[Plan]] = []
         while (reply := page.recall(f"plan/{key}/{len(replies)}", Reply[Plan])) is not None:
             replies.append(reply)
         if replies:
-            found[node] = tuple(replies)
-    return found
+            replies_by_node[node] = tuple(replies)
+    return replies_by_node
 
 
 def diverged_nodes(nodes: Sequence[Node], page: Page) -> tuple[str, ...]:

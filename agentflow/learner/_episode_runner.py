@@ -24,7 +24,7 @@ from agentflow.models import (
     OpenModel,
     Sampling,
 )
-from agentflow.rollouts import Assignment, make_agent
+from agentflow.rollouts import Assignment
 from agentflow.runs import (
     SandboxPool,
     choose_tools,
@@ -36,7 +36,7 @@ from agentflow.runs import (
 from agentflow.sandbox import Backend, Sandbox, Tool
 from agentflow.scoring import Metric, make_metric, needs_judge
 from agentflow.tasks import TaskVerifiers, open_task_verifiers
-from agentflow.team import ROLES, Team, TeamAgent, model_tools
+from agentflow.team import ROLES, Team, TeamAgent, make_agent, model_tools
 from agentflow.trace import Episode, MemoryBlobStore, Task, digest
 
 if TYPE_CHECKING:
@@ -221,9 +221,11 @@ async def open_sandbox_pool(
     :raises ConfigurationError: if a setting can't be used.
     """
     settings, broken = sandbox_settings(rules)
-    given = [*(settings.backend_names or ()), *backends] if backends else None
+    backend_names = [*(settings.backend_names or ()), *backends] if backends else None
     try:
-        sandbox = await open_supervised(supervisor, "servers", partial(Sandbox, settings, backends=given))
+        sandbox = await open_supervised(
+            supervisor, "servers", partial(Sandbox, settings, backends=backend_names)
+        )
     except ToolFailure as failure:
         raise ConfigurationError(f"sandbox: {failure.message}") from None
     tools = (await choose_tools(sandbox, rules, broken)).tools

@@ -185,12 +185,12 @@ class GroupRollout:
         """
         filled: list[EpisodeResult | None] = [None] * size if results is None else results
 
-        async def member(place: int) -> None:
-            filled[place] = await self.one(draw.task, (draw.number, place))
+        async def member(index: int) -> None:
+            filled[index] = await self.one(draw.task, (draw.number, index))
 
         async with anyio.create_task_group() as tasks:
-            for place in range(size):
-                tasks.start_soon(member, place)
+            for index in range(size):
+                tasks.start_soon(member, index)
         return self.group_of(draw, filled)
 
     def group_of(self, draw: TaskDraw, results: Sequence[EpisodeResult | None]) -> Group:
@@ -279,10 +279,10 @@ class GroupRollout:
                         operation.failed(cause)
                     operation.finish()
             tries -= 1
-            found = RETRIED.intersection(causes(result))
-            if FailureCause.MODEL in found:
+            retried = RETRIED.intersection(causes(result))
+            if FailureCause.MODEL in retried:
                 await self._engine_ready()
-            if not found or not tries:
+            if not retried or not tries:
                 break
         if lost is None or (isinstance(lost, WorkPostponed) and lost.kind is ModelFailureKind.TIMEOUT):
             return result
@@ -364,24 +364,24 @@ class Validation:
         A failed episode (engine, time, reward) is counted and left out; so is a task without any other.
         """
         settings = self._settings
-        keys = [(place, sample) for place in range(len(self._tasks)) for sample in range(settings.samples)]
+        keys = [(index, sample) for index in range(len(self._tasks)) for sample in range(settings.samples)]
         jobs = [
             partial(
                 self._rollout.one,
-                self._tasks[place],
-                ("validation", place, sample),
+                self._tasks[index],
+                ("validation", index, sample),
                 temperature=settings.temperature,
                 max_turns=settings.max_turns,
             )
-            for place, sample in keys
+            for index, sample in keys
         ]
         return self._figures(dict(zip(keys, await together(jobs), strict=True)))
 
     def _figures(self, results: dict[tuple[int, int], EpisodeResult]) -> dict[str, float]:
         by_task: dict[int, list[EpisodeResult]] = {}
-        for (place, _), result in results.items():
+        for (index, _), result in results.items():
             if result.failure is None:
-                by_task.setdefault(place, []).append(result)
+                by_task.setdefault(index, []).append(result)
         means = [fmean(result.reward for result in group) for group in by_task.values()]
         interval = confidence_interval(means)
         finished = [result for group in by_task.values() for result in group]
@@ -394,8 +394,8 @@ class Validation:
             **_episode_figures(finished),
             **rewards_by_class(
                 (
-                    (class_of(self._tasks[place]), fmean(result.reward for result in group))
-                    for place, group in by_task.items()
+                    (class_of(self._tasks[index]), fmean(result.reward for result in group))
+                    for index, group in by_task.items()
                 ),
                 "validation/class",
             ),

@@ -12,7 +12,7 @@ from runtimes._lazy import lazy_exports
 if TYPE_CHECKING:
     from agentflow.rollouts._api import aquick_rollout, arollout, quick_rollout, rollout
     from agentflow.rollouts._result import TaskResult, episode_tree, task_of
-    from agentflow.rollouts._run import RolloutRun, RolloutStatus, make_agent
+    from agentflow.rollouts._run import RolloutRun, RolloutStatus
     from agentflow.rollouts._summary import RESULTS, SUMMARY, TRAJECTORIES, RolloutSummary
     from agentflow.rollouts._tasks import Assignment, assign
     from agentflow.rollouts.benchmarks import load_tasks
@@ -34,7 +34,6 @@ __all__ = [
     "episode_tree",
     "load_rollout_config",
     "load_tasks",
-    "make_agent",
     "quick_rollout",
     "rollout",
     "score",
@@ -47,7 +46,7 @@ __getattr__ = lazy_exports(
     {
         "._api": ["aquick_rollout", "arollout", "quick_rollout", "rollout"],
         "._result": ["TaskResult", "episode_tree", "task_of"],
-        "._run": ["RolloutRun", "RolloutStatus", "make_agent"],
+        "._run": ["RolloutRun", "RolloutStatus"],
         "._summary": ["RESULTS", "SUMMARY", "TRAJECTORIES", "RolloutSummary"],
         "._tasks": ["Assignment", "assign"],
         ".benchmarks": ["load_tasks"],

@@ -155,23 +155,27 @@ class RolloutConfig(RunConfig):
         return self
 
     def _problems(self) -> Iterator[str]:
-        given = self.model_fields_set
+        fields_set = self.model_fields_set
         if self.agent not in ("team", "single") and ":" not in self.agent:
             yield f"agent: there is no {self.agent!r}; choose team, single or module:function"
         if self.agent != "team":
             for name in ("verify", "short_prompts", "abstain", *(f"{role}_model" for role in TEAM)):
-                if name in given and getattr(self, name) != type(self).model_fields[name].default:
+                if name in fields_set and getattr(self, name) != type(self).model_fields[name].default:
                     yield f"{name}: a single agent has no such role; remove it, or set agent=team"
         if self.verify == "merged" and self.verifier_model != RoleModel():
             yield "verifier_model: with verify=merged the planner verifies; remove it, or set verify=separate"
-        if "parallel" in given and "max_workers" in given and self.parallel != (self.max_workers > 1):
+        if (
+            "parallel" in fields_set
+            and "max_workers" in fields_set
+            and self.parallel != (self.max_workers > 1)
+        ):
             yield f"parallel: contradicts max_workers={self.max_workers}; remove one of them"
         if self.system_prompt and self.system_prompt_file:
             yield "system_prompt_file: system_prompt is set, too; remove one of them"
         if self.trajectory_only and not self.save_results:
             yield "trajectory_only: results are not saved; remove it, or set save_results=true"
         if not self.evaluate_results:
-            for name in sorted(given):
+            for name in sorted(fields_set):
                 scoring = name.startswith(("evaluation_", "evaluator_", "metric_"))
                 if scoring and getattr(self, name) != _default(name):
                     yield f"{name}: nothing is scored; remove it, or set evaluate_results=true"
@@ -188,22 +192,22 @@ class RolloutConfig(RunConfig):
             yield f"tool_model: no tool uses a model; name one of {', '.join(MODEL_TOOLS)} in available_tools"
         for name in self.tool_models:
             if name not in self.model_tools:
-                known = "available_tools does not name it" if name in MODEL_TOOLS else "it uses no model"
-                yield f"tool_models: {name}: {known}; use {' or '.join(self.model_tools or MODEL_TOOLS)}"
+                reason = "available_tools does not name it" if name in MODEL_TOOLS else "it uses no model"
+                yield f"tool_models: {name}: {reason}; use {' or '.join(self.model_tools or MODEL_TOOLS)}"
 
     @property
     def _priced(self) -> bool:
-        known = (model.known_prices for model in self.models.values())
-        return self.prices is not None or any(prices is not None for prices in known)
+        known_prices = (model.known_prices for model in self.models.values())
+        return self.prices is not None or any(prices is not None for prices in known_prices)
 
     @property
     def role_models(self) -> Mapping[str, RoleModel]:
         """Model settings of each role that uses a model."""
-        own = self._agent_models
+        models = self._agent_models
         for name in self.model_tools:
             role = self.tool_role(name)
-            own[role] = self.tool_model if role == TOOL else _over(self.tool_models[name], self.tool_model)
-        return {**own, JUDGE: self._judge} if self.evaluate_results else own
+            models[role] = self.tool_model if role == TOOL else _over(self.tool_models[name], self.tool_model)
+        return {**models, JUDGE: self._judge} if self.evaluate_results else models
 
     @property
     def _agent_models(self) -> dict[str, RoleModel]:
@@ -243,8 +247,8 @@ class RolloutConfig(RunConfig):
     def model_tools(self) -> list[str]:
         """Requested tools that use a model."""
         wanted = self.available_tools or (() if self.names_resources else self.default_tools)
-        asked = {name.replace(":", "_") for name in wanted}
-        return [name for name in MODEL_TOOLS if name in asked]
+        tool_names = {name.replace(":", "_") for name in wanted}
+        return [name for name in MODEL_TOOLS if name in tool_names]
 
     @property
     def default_tools(self) -> tuple[str, ...]:
@@ -303,18 +307,18 @@ class RolloutConfig(RunConfig):
 
     def identity(self) -> dict[str, object]:
         """Return what affects the content of the files."""
-        own = super().identity()
+        identity = super().identity()
         if self.abstain is None:
             # Runs of earlier versions have no such setting.
-            own.pop("abstain", None)
+            identity.pop("abstain", None)
         if self.max_observation_chars == type(self).model_fields["max_observation_chars"].default:
-            own.pop("max_observation_chars", None)
-        return {**own, "max_turns": self.turns, "system_prompt": self.instructions}
+            identity.pop("max_observation_chars", None)
+        return {**identity, "max_turns": self.turns, "system_prompt": self.instructions}
 
 
-def _over(own: RoleModel, below: RoleModel) -> RoleModel:
+def _over(model: RoleModel, below: RoleModel) -> RoleModel:
     """Return the settings of a role, those that it does not have from another one."""
-    mine = own.model_dump(exclude_none=True)
+    mine = model.model_dump(exclude_none=True)
     return RoleModel.model_validate({**below.model_dump(exclude_none=True), **mine})
 
 

@@ -61,8 +61,8 @@ class TaskResult(Struct, frozen=True, kw_only=True):
         """Confidence of the verifier, from 0 to 1; of two equal ones the shorter episode ranks higher."""
         if self.episode is None or self.episode.failure is not None or not self.answer:
             return 0.0
-        said = next((turn.decision.assessment for turn in reversed(self.turns) if turn.decision), None)
-        sure = _TRUST.get(said, 0.2) if said is not None else 0.5
+        assessment = next((turn.decision.assessment for turn in reversed(self.turns) if turn.decision), None)
+        sure = _TRUST.get(assessment, 0.2) if assessment is not None else 0.5
         return sure - len(self.turns) / 10_000
 
 

@@ -4,7 +4,7 @@ import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TypeVar, cast
+from typing import TypeVar
 
 import msgspec
 
@@ -40,9 +40,9 @@ from agentflow.sandbox import Backend, Sandbox, SandboxSettings
 from agentflow.scoring import Metric, Scored, ScoreGuard, make_metric, needs_judge
 from agentflow.settings import import_object
 from agentflow.tasks import TaskVerifiers, open_task_verifiers, scored_verdict
-from agentflow.team import ROLES, Team, TeamAgent, ToolAgent, model_tools
+from agentflow.team import ROLES, Team, TeamAgent, make_agent, model_tools
 from agentflow.telemetry import get_logger, record_score
-from agentflow.trace import BlobStore, Ending, Episode, Failure, Seed, Task
+from agentflow.trace import Ending, Episode, Failure, Seed, Task
 
 
 class RolloutStatus(RunStatus, frozen=True, kw_only=True):
@@ -302,22 +302,6 @@ class RolloutRun(SupervisedRun[RolloutConfig, RolloutProgress]):
         for spec in team.specs():
             await start_child(self._supervisor, spec)
         return team
-
-
-def make_agent(name: str, model: Model, blobs: BlobStore) -> EpisodeAgent:
-    """Return the agent that a setting names: `single`, or `module:function`. See docs/rollout.md.
-
-    :raises ConfigurationError: if there is no such function, or it returns no agent.
-    """
-    if name == "single":
-        return ToolAgent(model, blobs)
-    make = import_object(name)
-    if not callable(make):
-        raise ConfigurationError(f"agent: {name} is not a function")
-    agent = make(model, blobs)
-    if not all(hasattr(agent, member) for member in ("name", "begin", "act")):
-        raise ConfigurationError(f"agent: {name} returns no agent: it needs `name`, `begin` and `act`")
-    return cast("EpisodeAgent", agent)
 
 
 def _seeds(assignment: Assignment) -> Sequence[NewSeed]:

@@ -215,7 +215,7 @@ class SummaryBuilder:
             verify=config.verify,
             max_turns=config.turns,
             samples=self._assignment.samples,
-            models={role: own.name for role, own in models.items()},
+            models={role: model.name for role, model in models.items()},
             tools=[tool.name for tool in self._tools.tools],
             dropped_tools=self._tools.dropped,
             tasks=len(self._tasks),
@@ -262,7 +262,7 @@ class SummaryBuilder:
 
     def _mean_of(self, choose: "_Choice") -> float:
         chosen = [(task, choose(task)) for task in self._tasks.values()]
-        return _mean([0.0 if place is None else task[place].score for task, place in chosen])
+        return _mean([0.0 if index is None else task[index].score for task, index in chosen])
 
 
 class _Mark(Struct, frozen=True):

@@ -34,7 +34,7 @@ def read_pictures(files: Iterable[str | PathLike[str]]) -> Pictures:
 
     :raises ConfigurationError: one line, if one can't be read or is not a picture.
     """
-    found: Pictures = {}
+    pictures: Pictures = {}
     for file in map(Path, files):
         mime, _ = mimetypes.guess_type(file.name)
         if mime is None or not mime.startswith("image/"):
@@ -43,8 +43,8 @@ def read_pictures(files: Iterable[str | PathLike[str]]) -> Pictures:
             data = file.read_bytes()
         except OSError as error:
             raise ConfigurationError(f"{file}: can't be read: {error.strerror}") from None
-        found[Blob.of(data, mime)] = data
-    return found
+        pictures[Blob.of(data, mime)] = data
+    return pictures
 
 
 def with_pictures(tasks: Sequence[Task], folder: Path) -> tuple[list[Task], Pictures]:
@@ -55,9 +55,9 @@ def with_pictures(tasks: Sequence[Task], folder: Path) -> tuple[list[Task], Pict
     pictures: Pictures = {}
     shown: list[Task] = []
     for task in tasks:
-        own = read_pictures(folder / name for name in _named(task))
-        pictures |= own
-        shown.append(structs.replace(task, images=(*task.images, *own)) if own else task)
+        task_pictures = read_pictures(folder / name for name in _named(task))
+        pictures |= task_pictures
+        shown.append(structs.replace(task, images=(*task.images, *task_pictures)) if task_pictures else task)
     return shown, pictures
 
 
@@ -121,17 +121,17 @@ def assign(
     """
     benchmark = _benchmark(config, tasks)
     data = None if config.data_path is None or tasks is not None else _data(config.data_path, benchmark)
-    found = _tasks(config, benchmark, data) if tasks is None else _chosen(config, tasks)
-    if not found:
+    selected = _tasks(config, benchmark, data) if tasks is None else _chosen(config, tasks)
+    if not selected:
         raise ConfigurationError("data_path: there are no tasks; name a file with tasks")
     if data is not None:
-        found, pictures = with_pictures(found, data.parent)
-    verified = _verified(config, found)
-    metric, options = _metric(config, benchmark, found)
-    if len(verified) == len(found):
+        selected, pictures = with_pictures(selected, data.parent)
+    verified = _verified(config, selected)
+    metric, options = _metric(config, benchmark, selected)
+    if len(verified) == len(selected):
         metric, options = VERIFIER, {}
     return Assignment(
-        tasks=found,
+        tasks=selected,
         name=_name(config, benchmark),
         metric=metric,
         options={**options, **config.metric_options},
@@ -184,8 +184,8 @@ def _verified(config: RolloutConfig, tasks: Sequence[Task]) -> dict[str, str]:
     """Return the kinds of tasks with verifiers by id, unless the settings name another metric."""
     if config.evaluation_metric not in (None, VERIFIER):
         return {}
-    found = {task.id: verifiable_task(task) for task in tasks}
-    return {id: own.kind for id, own in found.items() if own is not None}
+    verifiable = {task.id: verifiable_task(task) for task in tasks}
+    return {id: task.kind for id, task in verifiable.items() if task is not None}
 
 
 def _metric(
@@ -207,7 +207,7 @@ def _may_abstain(config: RolloutConfig, benchmark: Benchmark | None) -> bool:
         return usual if chosen is None else chosen
     name = "" if benchmark is None else benchmark.name
     # The names may be spelt in any way; one that is misspelt is refused.
-    return {(each if each == name else find_benchmark(each).name): may for each, may in chosen.items()}.get(
+    return {(key if key == name else find_benchmark(key).name): may for key, may in chosen.items()}.get(
         name, usual
     )
 

@@ -68,7 +68,7 @@ def find_runs(folders: Iterable[str | Path]) -> list[AnalysedRun]:
 
     :raises ConfigurationError: one line, if there is none, or a summary can't be read.
     """
-    found: dict[Path, AnalysedRun] = {}
+    runs: dict[Path, AnalysedRun] = {}
     for folder in map(Path, folders):
         if not folder.is_dir():
             raise ConfigurationError(f"{folder}: no such directory; name the output_dir of a rollout")
@@ -77,8 +77,8 @@ def find_runs(folders: Iterable[str | Path]) -> list[AnalysedRun]:
             raise ConfigurationError(
                 f"{folder}: contains no {SUMMARY}; name the output_dir of a finished rollout"
             )
-        found |= {file.resolve(): _read(file) for file in files}
-    return sorted(found.values(), key=lambda run: (run.summary.benchmark, run.model, run.folder))
+        runs |= {file.resolve(): _read(file) for file in files}
+    return sorted(runs.values(), key=lambda run: (run.summary.benchmark, run.model, run.folder))
 
 
 def _read(file: Path) -> AnalysedRun:
@@ -120,8 +120,8 @@ def _turns(runs: Sequence[AnalysedRun]) -> AnalysisTable:
     for run in runs:
         by_who.setdefault(_who(run), {})[run.summary.max_turns] = run
     rows = (
-        (*who, *(_at_budget(own[budget]) if budget in own else "" for budget in budgets))
-        for who, own in by_who.items()
+        (*who, *(_at_budget(labels[budget]) if budget in labels else "" for budget in budgets))
+        for who, labels in by_who.items()
     )
     columns = ("benchmark", "model", "agent", *(f"at most {budget}" for budget in budgets))
     return AnalysisTable("Average turns and score by budget", columns, tuple(rows))
@@ -167,7 +167,9 @@ def _verifying(runs: Sequence[AnalysedRun]) -> AnalysisTable:
         if run.summary.agent == "team":
             key = (run.summary.benchmark, run.model, run.summary.max_turns)
             pairs.setdefault(key, {})[run.summary.verify] = run
-    rows = (row for own in pairs.values() if len(own) > 1 for row in _both(own["separate"], own["merged"]))
+    rows = (
+        row for pair in pairs.values() if len(pair) > 1 for row in _both(pair["separate"], pair["merged"])
+    )
     columns = (
         "benchmark", "model", "turns at most", "verifier", "score (95 %)", "turns", "calls per task", "tokens per task",
     )  # fmt: skip
@@ -315,9 +317,9 @@ def draw(runs: Sequence[AnalysedRun]) -> str:
         _svg_text(8, 20, "Mean score with 95 % confidence interval", weight="bold"),
         *_axis(left, height),
     ]
-    for place, (run, label) in enumerate(zip(shown, labels, strict=True)):
+    for row, (run, label) in enumerate(zip(shown, labels, strict=True)):
         colour = _COLOURS[names.index(run.summary.benchmark) % len(_COLOURS)]
-        y = _TOP + _ROW * place
+        y = _TOP + _ROW * row
         lines += [_svg_text(left - 8, y + 15, label, anchor="end"), *_bar(run, left, y, colour)]
     return "\n".join([*lines, "</svg>", ""])
 
@@ -327,7 +329,10 @@ def _label(run: AnalysedRun) -> str:
 
 
 def _text_width(text: str) -> float:
-    return sum(_CHARACTER if each in "mwMW@%" or east_asian_width(each) in "WF" else _NARROW for each in text)
+    return sum(
+        _CHARACTER if character in "mwMW@%" or east_asian_width(character) in "WF" else _NARROW
+        for character in text
+    )
 
 
 def _axis(left: int, height: int) -> list[str]:

@@ -15,7 +15,7 @@ from agentflow.team._schemas import role_schema
 from agentflow.team._solver import Solver, construct_solver
 from agentflow.team._team import ROLES, Team
 from agentflow.team._team_agent import TeamAgent
-from agentflow.team._tool_agent import AgentAnswer, ToolAgent
+from agentflow.team._tool_agent import AgentAnswer, ToolAgent, make_agent
 from agentflow.team._verifier import Verifier, Verify, judge_by_rule
 
 __all__ = [
@@ -35,6 +35,7 @@ __all__ = [
     "call_tool",
     "construct_solver",
     "judge_by_rule",
+    "make_agent",
     "model_tools",
     "path_memory",
     "plan_messages",

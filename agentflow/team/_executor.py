@@ -205,11 +205,11 @@ def _parts(value: Json, document: str, title: str) -> Iterator[tuple[str, str, D
                 document, title = named, _text(members, "title")
             if document and any(_text(members, name).strip() for name in _CONTENTS):
                 yield document, title, members
-            for each in members.values():
-                yield from _parts(each, document, title)
+            for member in members.values():
+                yield from _parts(member, document, title)
         case [*items]:
-            for each in items:
-                yield from _parts(each, document, title)
+            for member in items:
+                yield from _parts(member, document, title)
         case _:
             return
 
@@ -282,7 +282,7 @@ def _python(data: Data) -> str:
     if tables and "\n" in value:
         # The value is the printed table; the table itself has more detail.
         value = ""
-    displays = [_text(each, "text") for each in _mappings(data.get("displays"))]
+    displays = [_text(display, "text") for display in _mappings(data.get("displays"))]
     return _joined(
         _text(data, "stdout"),
         value,
@@ -320,17 +320,17 @@ def _file(data: Data) -> str:
 def _found(data: Data) -> str:
     matches = _mappings(data["matches"])
     lines = [
-        str(each["path"])
-        if each.get("line") is None
-        else f"{each['path']}:{each['line']}: {each.get('text')}"
-        for each in matches
+        str(match["path"])
+        if match.get("line") is None
+        else f"{match['path']}:{match['line']}: {match.get('text')}"
+        for match in matches
     ]
     return _joined(*lines, "… there are more" if data.get("truncated") else "") or "no matches"
 
 
 def _listing(data: Data) -> str:
     entries = _mappings(data["entries"])
-    lines = [f"{each.get('path')} ({each.get('kind')}, {each.get('size')} bytes)" for each in entries]
+    lines = [f"{entry.get('path')} ({entry.get('kind')}, {entry.get('size')} bytes)" for entry in entries]
     total = data.get("total")
     more = isinstance(total, int) and total > len(entries)
     return _joined(*lines, f"… {total} in total" if more else "") or "no entries"
@@ -341,17 +341,18 @@ def _schema(data: Data) -> str:
     lines = [f"database: {data['database']} ({data['engine']})"]
     for table in _mappings(data["tables"]):
         columns = ", ".join(
-            f"{each.get('name')} {each.get('type')}" + ("" if each.get("nullable", True) else " not null")
-            for each in _mappings(table.get("columns"))
+            f"{column.get('name')} {column.get('type')}"
+            + ("" if column.get("nullable", True) else " not null")
+            for column in _mappings(table.get("columns"))
         )
         keys = [f"primary key {', '.join(map(str, _sequence(table.get('primary_key'))))}"] * bool(
             _sequence(table.get("primary_key"))
         )
         for key in _mappings(table.get("foreign_keys")):
-            own, referred = (
+            columns, referred = (
                 ", ".join(map(str, _sequence(key.get(name)))) for name in ("columns", "referred_columns")
             )
-            keys.append(f"{own} -> {key.get('table')}({referred})")
+            keys.append(f"{columns} -> {key.get('table')}({referred})")
         rows = table.get("row_count")
         kind = "view " if table.get("kind") == "view" else ""
         count = "" if rows is None else f" [{rows} rows]"
@@ -405,9 +406,9 @@ def _leaves(value: Json) -> list[Json]:
     """Return all leaf values; `None` for each empty one."""
     match value:
         case {**members}:
-            leaves = [leaf for each in members.values() for leaf in _leaves(each)]
+            leaves = [leaf for member in members.values() for leaf in _leaves(member)]
         case [*items]:
-            leaves = [leaf for each in items for leaf in _leaves(each)]
+            leaves = [leaf for item in items for leaf in _leaves(item)]
         case _:
             return [None if value in (None, "") else value]
     return leaves or [None]
@@ -418,12 +419,12 @@ def _lines(value: Json) -> list[str]:
     match value:
         case {**members}:
             stable = _stable(members)
-            return [line for name, each in stable.items() for line in _named(f"{name}:", each)]
+            return [line for name, member in stable.items() for line in _named(f"{name}:", member)]
         case [*items]:
             shown = [
                 line
-                for number, each in enumerate(items[:MAX_ROWS], start=1)
-                for line in _named(f"{number}.", each)
+                for number, item in enumerate(items[:MAX_ROWS], start=1)
+                for line in _named(f"{number}.", item)
             ]
             more = len(items) - MAX_ROWS
             return [*shown, f"… {more} more"] if more > 0 else shown
@@ -469,7 +470,7 @@ def _sequence(value: Json) -> Sequence[Json]:
 
 
 def _mappings(value: Json) -> list[Data]:
-    return [each for each in _sequence(value) if isinstance(each, Mapping)]
+    return [item for item in _sequence(value) if isinstance(item, Mapping)]
 
 
 def _titled(title: str, text: str) -> str:

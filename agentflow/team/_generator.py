@@ -76,7 +76,7 @@ def solutions_messages(request: SolutionsRequest) -> tuple[Message, ...]:
         "now",
         seed=escape_marks(request.seed),
         tables=table_list(request.tables),
-        known=bullets(escape_marks(one) for one in request.known),
+        known=bullets(escape_marks(solution) for solution in request.known),
         count=request.count,
     )
     return (system(head), user(now))
@@ -85,7 +85,9 @@ def solutions_messages(request: SolutionsRequest) -> tuple[Message, ...]:
 def instruction_messages(request: InstructionRequest) -> tuple[Message, ...]:
     """Ask for the instruction that a solution answers; after a rejection, for another one."""
     name = "generator_task_instruction"
-    examples = "\n\n".join(f"Question: {each.question}\nAnswer: {each.answer}" for each in request.examples)
+    examples = "\n\n".join(
+        f"Question: {example.question}\nAnswer: {example.answer}" for example in request.examples
+    )
     guidance = prompt(name, request.kind)
     head = prompt(name, "system", guidance=guidance, tips=request.tips, examples=examples)
     now = prompt(
@@ -221,5 +223,5 @@ class Generator(Role):
 
     async def _images(self, documents: tuple[ShownDocument, ...]) -> Images:
         return await visible_images(
-            self._model, (blob for each in documents for blob in each.images), self._blobs
+            self._model, (blob for document in documents for blob in document.images), self._blobs
         )

@@ -223,12 +223,12 @@ def solution_messages(request: SolutionRequest, images: Images) -> tuple[Message
     memory = request.memory
     shown = list(dict.fromkeys(blob.hash for blob in episode_images(request.images, memory.turns)))
     places = [hash for hash in shown if hash in images]
-    own = [blob.hash for blob in request.images if blob.hash in images]
+    visible = [blob.hash for blob in request.images if blob.hash in images]
     return _single_turn(
         "generator_answer",
         image_parts(episode_images(request.images, memory.turns), images),
         unsure=prompt("generator_answer", "abstain" if request.abstain else "guess"),
-        question=escape_marks(request.question) + image_label("the question", own, places),
+        question=escape_marks(request.question) + image_label("the question", visible, places),
         analysis=_analysis(request.analysis),
         count=memory.summarised or "",
         summary=escape_marks(memory.summary),
@@ -363,7 +363,9 @@ NO_IMAGES: Final[Images] = MappingProxyType({})
 
 def proposal_messages(request: ProposalRequest, images: Images = NO_IMAGES) -> tuple[Message, ...]:
     """Ask for questions about documents."""
-    examples = "\n\n".join(f"Question: {each.question}\nAnswer: {each.answer}" for each in request.examples)
+    examples = "\n\n".join(
+        f"Question: {example.question}\nAnswer: {example.answer}" for example in request.examples
+    )
     now = prompt(
         "generator_questions",
         "now",
@@ -385,8 +387,8 @@ def proposal_messages(request: ProposalRequest, images: Images = NO_IMAGES) -> t
 def repair_messages(request: RepairRequest, images: Images = NO_IMAGES) -> tuple[Message, ...]:
     """Ask for drafts without the faults that checks have found."""
     drafts = "\n\n".join(
-        f"Draft {each.number}: {escape_marks(json_text(each.draft))}\nIts faults:\n{bullets(each.reasons)}"
-        for each in request.fallen
+        f"Draft {draft.number}: {escape_marks(json_text(draft.draft))}\nIts faults:\n{bullets(draft.reasons)}"
+        for draft in request.fallen
     )
     now = prompt(
         "generator_question_repair",
@@ -419,7 +421,9 @@ def hidden_messages(request: HiddenRequest, images: Images = NO_IMAGES) -> tuple
 
 def reading_messages(request: ReadingRequest, images: Images = NO_IMAGES) -> tuple[Message, ...]:
     """Ask a reader for answers from documents."""
-    questions = "\n".join(f"{each.number}. {escape_marks(each.question)}" for each in request.questions)
+    questions = "\n".join(
+        f"{question.number}. {escape_marks(question.question)}" for question in request.questions
+    )
     sample = request.sample + 1 if request.sample else ""
     now = prompt("reader_questions", "now", questions=questions, sample=sample)
     return _about(request.documents, now, images)

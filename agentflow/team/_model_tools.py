@@ -31,12 +31,12 @@ def model_tools(*, base_generator: Model | None = None, python_coder: Model | No
     :param base_generator: model that answers from its own knowledge; without it the tool is absent.
     :param python_coder: model that writes the code run in the sandbox; without it the tool is absent.
     """
-    found: list[Backend] = []
+    backends: list[Backend] = []
     if base_generator is not None:
-        found.append(_BaseGenerator(base_generator))
+        backends.append(_BaseGenerator(base_generator))
     if python_coder is not None:
-        found.append(_PythonCoder(python_coder))
-    return found
+        backends.append(_PythonCoder(python_coder))
+    return backends
 
 
 class Program(Struct, frozen=True):
@@ -162,8 +162,11 @@ class _PythonCoder(Backend):
         ran = await self._code.run(session, context, code)
         lines: list[str] = []
         if ran.error is None:
-            found = await self._code.variables(session, context)
-            lines = [f"{each.name}: {each.type} = {each.summary}" for each in found.variables[:MAX_VARIABLES]]
+            result = await self._code.variables(session, context)
+            lines = [
+                f"{variable.name}: {variable.type} = {variable.summary}"
+                for variable in result.variables[:MAX_VARIABLES]
+            ]
         return ProgramResult(
             code=code,
             stdout=cut(ran.stdout, MAX_OUTPUT_CHARS),

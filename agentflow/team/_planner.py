@@ -71,8 +71,12 @@ class Planner(Role):
         cards = {card.name: card for card in request.tools}
         plan = Plan(
             tuple(
-                Proposal(each.intent, each.tool, drop_unused_nulls(each.arguments, cards.get(each.tool)))
-                for each in reply.value.proposals[: request.count]
+                Proposal(
+                    proposal.intent,
+                    proposal.tool,
+                    drop_unused_nulls(proposal.arguments, cards.get(proposal.tool)),
+                )
+                for proposal in reply.value.proposals[: request.count]
             )
         )
         return replace(reply, value=plan)

@@ -69,5 +69,5 @@ class Reader(Role):
 
     async def _images(self, documents: tuple[ShownDocument, ...]) -> Images:
         return await visible_images(
-            self._model, (blob for each in documents for blob in each.images), self._blobs
+            self._model, (blob for document in documents for blob in document.images), self._blobs
         )

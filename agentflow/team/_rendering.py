@@ -69,13 +69,13 @@ def image_label(owner: str, hashes: Sequence[str], places: Sequence[str] = ()) -
     :param owner: thing that the images belong to.
     :param places: hashes of all images of the message, in order; without them, the images follow.
     """
-    own = dict.fromkeys(hashes)
-    if not own:
+    unique = dict.fromkeys(hashes)
+    if not unique:
         return ""
-    noun = "Image" if len(own) == 1 else "Images"
+    noun = "Image" if len(unique) == 1 else "Images"
     if not places:
         return f"\n({noun} of {owner}:)"
-    numbers = ", ".join(str(places.index(hash) + 1) for hash in own)
+    numbers = ", ".join(str(places.index(hash) + 1) for hash in unique)
     return f"\n({noun} of {owner}: {numbers} of the images below)"
 
 
@@ -110,7 +110,7 @@ def card_notes(card: ToolCard) -> str:
     """Describe a tool's limits, recommended use and examples; empty if it declares none."""
     examples = tuple(map(json_text, card.examples))
     notes = (("Limits", card.limits), ("Best", card.practices), ("Examples", examples))
-    return "".join(f"\n\n{title}:\n{bullets(each)}" for title, each in notes if each)
+    return "".join(f"\n\n{title}:\n{bullets(lines)}" for title, lines in notes if lines)
 
 
 def call_line(action: Action) -> str:
@@ -251,9 +251,9 @@ def _windows(seed: str, path: Sequence[Node], before: Sequence[str], limit: int)
     text = path[-1].text
     if len(text) <= limit:
         return text
-    said = [seed, *(part for step in path for part in (step.intent, *_arguments(step.action)))]
+    texts = [seed, *(part for step in path for part in (step.intent, *_arguments(step.action)))]
     names = frozenset[str]().union(*map(name_terms, before))
-    return excerpt(text, limit, search_terms(*said), names)
+    return excerpt(text, limit, search_terms(*texts), names)
 
 
 def _arguments(action: Action | None) -> list[str]:

@@ -54,7 +54,7 @@ def answer_schema(kind: type[msgspec.Struct]) -> Schema:
     """Return the schema of an answer."""
     schema = msgspec.json.schema(kind)
     named: Schema = schema["$defs"]
-    return _strict(schema, {name: _complete(each) for name, each in named.items()}, ())
+    return _strict(schema, {name: _complete(property_schema) for name, property_schema in named.items()}, ())
 
 
 def _complete(schema: Schema) -> Schema:
@@ -140,7 +140,7 @@ def _strict(schema: Schema, named: Schema, inside: tuple[str, ...]) -> Schema:
             case ("properties", dict()):
                 continue
             case (("anyOf" | "oneOf" | "allOf" | "prefixItems"), [*choices]):
-                strict[key] = [_strict(each, named, inside) for each in choices]
+                strict[key] = [_strict(choice, named, inside) for choice in choices]
             case (("items" | "additionalProperties"), {**inner}):
                 strict[key] = _strict(inner, named, inside)
             case _ if key not in _DROPPED:
@@ -150,9 +150,15 @@ def _strict(schema: Schema, named: Schema, inside: tuple[str, ...]) -> Schema:
     if "properties" not in schema or isinstance(schema.get("additionalProperties"), dict):
         return strict
     required: list[str] = schema.get("required", [])
-    own = {name: _strict(each, named, inside) for name, each in schema.get("properties", {}).items()}
-    own = {name: each if name in required else _nullable(each) for name, each in own.items()}
-    return {**strict, **_closed(own)}
+    properties = {
+        name: _strict(property_schema, named, inside)
+        for name, property_schema in schema.get("properties", {}).items()
+    }
+    properties = {
+        name: property_schema if name in required else _nullable(property_schema)
+        for name, property_schema in properties.items()
+    }
+    return {**strict, **_closed(properties)}
 
 
 def _nullable(schema: Schema) -> Schema:

@@ -126,11 +126,11 @@ def construct_solver(
         raise ConfigurationError(
             "tool_engine: give one model for all tools, or one for each of enabled_tools"
         )
-    own = {"trainable", "self", "Default"}
+    defaults = {"trainable", "self", "Default"}
     main = llm_engine_name or (DOCUMENTED_MODEL if base_url or read_environment().get(_KEY) else OFFLINE)
 
     def settings(engine: str) -> ModelSettings:
-        engine = main if engine in own else engine
+        engine = main if engine in defaults else engine
         url = (base_url or "") if engine == main else ""
         name = served_name(engine) if url else engine
         return ModelSettings(name=name, base_url=url, temperature=temperature, max_tokens=max_tokens)
@@ -147,7 +147,7 @@ def construct_solver(
         limits = EpisodeSettings(max_turns=max_steps, max_seconds=max_time)
     except ConfigurationError as error:
         raise ConfigurationError(f"construct_solver: {str(error).partition(': ')[2]}") from None
-    outputs: list[SolverOutput] = [each for each in _OUTPUTS if words.count(each)]
+    outputs: list[SolverOutput] = [output for output in _OUTPUTS if words.count(output)]
     cache = None if root_cache_dir is None else Path(root_cache_dir)
     refusal = _NO_MODEL if main == OFFLINE and not llm_engine_name else ""
     return Solver(models, chosen, limits, outputs, verbose, sandbox_url, cache, refusal)
@@ -232,8 +232,8 @@ class Solver:
             opened: list[tuple[ModelSettings, Model]] = []
 
             async def model(settings: ModelSettings) -> Model:
-                for known, there in opened:
-                    if known == settings:
+                for opened_settings, there in opened:
+                    if opened_settings == settings:
                         return there
                 made = make_model(settings, accounts, endpoints=endpoints)
                 opened.append((settings, await stack.enter_async_context(made)))
@@ -244,7 +244,7 @@ class Solver:
                 role: PromptRecorder(await model(settings), prompts)
                 for role, settings in self._models.items()
             }
-            inside = {each.name: await model(each.engine) for each in self._with_models()}
+            inside = {tool.name: await model(tool.engine) for tool in self._with_models()}
             team = Team({**roles, "generator": roles["analyst"]}, blobs=blobs, workers=8)
             await stack.enter_async_context(Supervisor(team.specs(), name="solver"))
             sandbox = await stack.enter_async_context(self._sandbox(inside))
@@ -261,11 +261,11 @@ class Solver:
         inside = ("base_generator", "python_coder")
         if self._sandbox_url is not None:
             return []
-        named = [each for each in self._enabled if each.name in inside]
-        every = next((each for each in self._enabled if each.name == "all"), None)
+        named = [tool for tool in self._enabled if tool.name in inside]
+        every = next((tool for tool in self._enabled if tool.name == "all"), None)
         if every is not None and not self._offline:
             named += [_EnabledTool(name, every.engine) for name in inside]
-        return list({each.name: each for each in reversed(named)}.values())
+        return list({tool.name: tool for tool in reversed(named)}.values())
 
     def _sandbox(self, inside: dict[str, Model]) -> Sandbox:
         if self._sandbox_url is not None:
@@ -273,32 +273,32 @@ class Solver:
         tools = model_tools(
             base_generator=inside.get("base_generator"), python_coder=inside.get("python_coder")
         )
-        own: dict[str, dict[str, object]] = {}
+        backends: dict[str, dict[str, object]] = {}
         if self._cache is not None:
-            own["web"] = {"cache": {"folder": str(self._cache.absolute())}}
-        return Sandbox(SandboxSettings(backends=own), backends=[*BACKENDS, *tools])
+            backends["web"] = {"cache": {"folder": str(self._cache.absolute())}}
+        return Sandbox(SandboxSettings(backends=backends), backends=[*BACKENDS, *tools])
 
     async def _tools(self, sandbox: Sandbox) -> list[Tool]:
         """Return the enabled tools; `all` skips those that are unusable here.
 
         :raises ConfigurationError: if a tool given by name is unusable.
         """
-        found: dict[str, Tool] = {}
-        for each in self._enabled:
+        usable: dict[str, Tool] = {}
+        for enabled in self._enabled:
             usual = CORPUS_TOOLS if self._offline else USUAL_TOOLS
-            for name in usual if each.name == "all" else (each.name,):
+            for name in usual if enabled.name == "all" else (enabled.name,):
                 try:
                     tools = await sandbox.tools(name)
                     reason = next((tool.unusable for tool in tools if tool.unusable), "")
                 except ToolFailure as failure:
                     tools, reason = [], failure.message
                 if not reason:
-                    found |= {tool.name: tool for tool in tools}
-                elif each.name == "all":
+                    usable |= {tool.name: tool for tool in tools}
+                elif enabled.name == "all":
                     logger.warning("tool skipped", tool=name, reason=reason)
                 else:
                     raise ConfigurationError(f"enabled_tools: {name} cannot be used: {reason}")
-        return list(found.values())
+        return list(usable.values())
 
 
 def _read(path: Path) -> tuple[bytes, str]:
@@ -316,8 +316,8 @@ def _read(path: Path) -> tuple[bytes, str]:
 async def _plain_answer(task: Task, resources: _SolverResources) -> str:
     """Return the answer of the planner's model to the question alone."""
     images = await visible_images(resources.planner, task.images, resources.blobs)
-    asked = Message("user", (TextPart(task.question), *image_parts(task.images, images)))
-    reply = await ask_model(resources.planner, Call(role="planner", messages=(asked,), reply=str))
+    message = Message("user", (TextPart(task.question), *image_parts(task.images, images)))
+    reply = await ask_model(resources.planner, Call(role="planner", messages=(message,), reply=str))
     return reply.value or ""
 
 
@@ -329,7 +329,9 @@ def _log_turns(episode: Episode) -> None:
 
 def served_name(engine: str) -> str:
     """Return the name of a documented engine at its endpoint: without a prefix that names a server."""
-    return next((engine.removeprefix(each) for each in SERVER_PREFIXES if engine.startswith(each)), engine)
+    return next(
+        (engine.removeprefix(prefix) for prefix in SERVER_PREFIXES if engine.startswith(prefix)), engine
+    )
 
 
 def tool_name(name: str) -> str:
@@ -385,12 +387,12 @@ def result_of(
 
 def _turn_prompts(episode: Episode, prompts: Mapping[str, Sequence[str]]) -> dict[str, str]:
     """Return the prompts of each turn; of a repeated call, the last one."""
-    found: dict[str, str] = {}
+    turn_prompts: dict[str, str] = {}
     for role, name in _PROMPTED.items():
-        asked = [exchange.key for exchange in episode.exchanges if exchange.role == role]
-        for key, shown in zip(asked, prompts.get(role, ()), strict=False):
-            found[f"{name}_{key.partition('/')[0]}_prompt"] = shown
-    return found
+        keys = [exchange.key for exchange in episode.exchanges if exchange.role == role]
+        for key, shown in zip(keys, prompts.get(role, ()), strict=False):
+            turn_prompts[f"{name}_{key.partition('/')[0]}_prompt"] = shown
+    return turn_prompts
 
 
 def _text(message: Message) -> str:

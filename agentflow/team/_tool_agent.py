@@ -4,15 +4,25 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
+from typing import cast
 
 from msgspec import Struct
 from msgspec.structs import replace
 
 from agentflow.actors import together
-from agentflow.engine import EpisodeEnded, OpenEpisode, TimedResult, card_of, is_repeatable, turn_of
-from agentflow.errors import ErrorKind
+from agentflow.engine import (
+    EpisodeAgent,
+    EpisodeEnded,
+    OpenEpisode,
+    TimedResult,
+    card_of,
+    is_repeatable,
+    turn_of,
+)
+from agentflow.errors import ConfigurationError, ErrorKind
 from agentflow.models import Call, Message, Model, TextPart, ToolCall, ToolReply, ToolSpec, reply_of
 from agentflow.sandbox import Sandbox, Tool
+from agentflow.settings import import_object
 from agentflow.team._executor import call_tool
 from agentflow.team._rendering import (
     card_notes,
@@ -205,6 +215,22 @@ class ToolWork:
         if last and self._history:
             messages[-1] = Message("user", (*messages[-1].parts, TextPart(prompt("agent_answer", "last"))))
         return tuple(messages)
+
+
+def make_agent(name: str, model: Model, blobs: BlobStore) -> EpisodeAgent:
+    """Return the agent that a setting names: `single`, or `module:function`. See docs/engine.md.
+
+    :raises ConfigurationError: if there is no such function, or it returns no agent.
+    """
+    if name == "single":
+        return ToolAgent(model, blobs)
+    make = import_object(name)
+    if not callable(make):
+        raise ConfigurationError(f"agent: {name} is not a function")
+    agent = make(model, blobs)
+    if not all(hasattr(agent, member) for member in ("name", "begin", "act")):
+        raise ConfigurationError(f"agent: {name} returns no agent: it needs `name`, `begin` and `act`")
+    return cast("EpisodeAgent", agent)
 
 
 def _spec(tool: Tool, task: Task, offered: Collection[str]) -> ToolSpec:

@@ -114,10 +114,10 @@ def judge_by_rule(request: JudgementRequest) -> Judgement:
     obvious = judge_obvious(request)
     if obvious is not None:
         return obvious
-    found = words(request.step.text)
-    if found and request.seen_elsewhere:
+    step_words = words(request.step.text)
+    if step_words and request.seen_elsewhere:
         return Judgement(Verdict.REPEATS, "another node of the tree returned the same text")
-    if _repeats(found, request):
+    if _repeats(step_words, request):
         return Judgement(Verdict.REPEATS, "the path already contains it")
     if not request.computes and _is_off_topic(request):
         return Judgement(Verdict.OFF_TOPIC, "it shares no content word with the seed and the path")
@@ -134,44 +134,46 @@ def judge_obvious(request: JudgementRequest) -> Judgement | None:
 
 
 def _is_empty(text: str) -> bool:
-    found = words(text)
-    if len(found) > 100:
+    text_words = words(text)
+    if len(text_words) > 100:
         return False
-    if not found or _NO_RESULT.fullmatch(" ".join(found)):
+    if not text_words or _NO_RESULT.fullmatch(" ".join(text_words)):
         return True
     return all(_EMPTY_FIELD.fullmatch(line.strip()) for line in text.splitlines() if line.strip())
 
 
-def _repeats(found: tuple[str, ...], request: JudgementRequest) -> bool:
+def _repeats(step_words: tuple[str, ...], request: JudgementRequest) -> bool:
     if request.step.images:
-        return any(request.step.images == step.images and found == words(step.text) for step in request.path)
-    if len(found) < MIN_WORDS:
-        return any(words(step.text) == found for step in request.path)
+        return any(
+            request.step.images == step.images and step_words == words(step.text) for step in request.path
+        )
+    if len(step_words) < MIN_WORDS:
+        return any(words(step.text) == step_words for step in request.path)
     text, path = request.step.text, [step.text for step in request.path]
     unknown = len(word_set(text).difference(*map(word_set, path)))
     # An unknown word makes the shingle that begins with it unknown, except for the last few, which begin none. This
     # settles most new texts without computing the path's shingles.
-    if unknown - SHINGLE_LENGTH + 1 > (1 - REPEATED) * len(found):
+    if unknown - SHINGLE_LENGTH + 1 > (1 - REPEATED) * len(step_words):
         return False
-    own = shingles(text)
-    return len(own.difference(*map(shingles, path))) <= (1 - REPEATED) * len(own)
+    text_shingles = shingles(text)
+    return len(text_shingles.difference(*map(shingles, path))) <= (1 - REPEATED) * len(text_shingles)
 
 
 def _is_off_topic(request: JudgementRequest) -> bool:
     texts = [request.seed, request.step.intent]
     for step in request.path:
         texts += [step.text, step.intent]
-    own, known = word_set(request.step.text), [word_set(text) for text in texts]
-    if any(is_content_word(word) for each in known for word in own & each):
+    step_words, earlier = word_set(request.step.text), [word_set(text) for text in texts]
+    if any(is_content_word(word) for words in earlier for word in step_words & words):
         return False
-    content = frozenset(filter(is_content_word, own))
+    content = frozenset(filter(is_content_word, step_words))
     if count_words(content) < MIN_CONTENT_WORDS:
         return False
     forms = add_plurals(content)
     # A text in another script may well be on the subject, so some script must be shared.
-    same_script = not _scripts(content).isdisjoint(_scripts(frozenset[str]().union(*known)))
-    return same_script and all(forms.isdisjoint(each) for each in known)
+    same_script = not _scripts(content).isdisjoint(_scripts(frozenset[str]().union(*earlier)))
+    return same_script and all(forms.isdisjoint(words) for words in earlier)
 
 
-def _scripts(found: frozenset[str]) -> frozenset[bool]:
-    return frozenset(word[0] < "\u0250" for word in found)
+def _scripts(content_words: frozenset[str]) -> frozenset[bool]:
+    return frozenset(word[0] < "\u0250" for word in content_words)

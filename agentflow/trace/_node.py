@@ -320,11 +320,11 @@ class Tree(Struct, frozen=True, kw_only=True, dict=True):
     @cached_property
     def children(self) -> dict[str, tuple[str, ...]]:
         """Node id -> ids of its children, in order; every node has an entry."""
-        found: dict[str, list[str]] = {node.id: [] for node in self.nodes}
+        children: dict[str, list[str]] = {node.id: [] for node in self.nodes}
         for node in self.nodes:
             if node.parent is not None:
-                found[node.parent].append(node.id)
-        return {parent: tuple(ids) for parent, ids in found.items()}
+                children[node.parent].append(node.id)
+        return {parent: tuple(ids) for parent, ids in children.items()}
 
     def path(self, node_id: str) -> tuple[Node, ...]:
         """Return the nodes from the root to this one."""

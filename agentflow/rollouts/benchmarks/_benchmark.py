@@ -76,8 +76,8 @@ class Benchmark(Struct, frozen=True, kw_only=True):
                     f"{row.place}: id: {id} is used at {first}, too; give each task its own"
                 )
             places[id] = row.place
-            asked = self._asked(task)
-            tasks.append(structs.replace(task, index=len(tasks), id=id, question=asked))
+            question = self._asked(task)
+            tasks.append(structs.replace(task, index=len(tasks), id=id, question=question))
         if not tasks:
             raise ConfigurationError(f"{chosen}: has no tasks")
         if ids is not None:
@@ -127,8 +127,8 @@ def choose(tasks: list[Task], limit: int | None, ids: Sequence[str] | None, wher
     """
     if ids is None:
         return tasks[:limit]
-    known = {task.id for task in tasks}
-    if missing := [id for id in ids if id not in known]:
+    task_ids = {task.id for task in tasks}
+    if missing := [id for id in ids if id not in task_ids]:
         raise ConfigurationError(f"{where}: there is no task {missing[0]}; its first is {tasks[0].id}")
     wanted = set(ids)
     return [task for task in tasks if task.id in wanted][:limit]

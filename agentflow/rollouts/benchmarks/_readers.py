@@ -54,12 +54,12 @@ def read_gaia(row: BenchmarkRow) -> Task | None:
     right = row.texts("Final answer", *_ANSWER)
     if not right:
         row.refuse("Final answer", "is missing; add it, or ? if it is unknown")
-    known = tuple(each for each in right if each != "?")
+    answers = tuple(answer for answer in right if answer != "?")
     level = row.perhaps("Level", "level")
     if level not in {"", "1", "2", "3"}:
         row.refuse("Level", f"is {level}, not 1, 2 or 3")
     return described(
-        row.text(*_QUESTION), known, id=row.perhaps("task_id", *_ID), level=int(level or 0) or None
+        row.text(*_QUESTION), answers, id=row.perhaps("task_id", *_ID), level=int(level or 0) or None
     )
 
 
@@ -90,16 +90,16 @@ def _problem(row: BenchmarkRow) -> Task:
 
 def read_game(row: BenchmarkRow) -> Task:
     """Read four numbers of the Game of 24 from a field, the question, or a solution."""
-    name, given = row.find("Puzzles", "puzzle", "numbers", *_QUESTION)
-    if given is None:
+    name, puzzle = row.find("Puzzles", "puzzle", "numbers", *_QUESTION)
+    if puzzle is None:
         row.refuse("Puzzles", "is missing; write four numbers there, as in 1 4 6 11")
-    solutions = tuple(each for each in references(row, *_ANSWER) if _EXPRESSION.search(each))
-    texts = " ".join(map(str, given)) if is_list(given) else row.plain(name, given)
-    numbers = [int(each) for each in re.findall(r"\d{1,6}", texts)]
+    solutions = tuple(reference for reference in references(row, *_ANSWER) if _EXPRESSION.search(reference))
+    texts = " ".join(map(str, puzzle)) if is_list(puzzle) else row.plain(name, puzzle)
+    numbers = [int(digits) for digits in re.findall(r"\d{1,6}", texts)]
     if len(numbers) == 5 and 24 in numbers:
         numbers.remove(24)
     if len(numbers) != 4 and solutions:
-        numbers = [int(each) for each in re.findall(r"\d{1,6}", solutions[0].partition("=")[0])]
+        numbers = [int(digits) for digits in re.findall(r"\d{1,6}", solutions[0].partition("=")[0])]
     if len(numbers) != 4:
         row.refuse(name, "has no four numbers; write them as in 1 4 6 11")
     return described(" ".join(map(str, numbers)), solutions, id=row.perhaps(*_ID, "Rank"), numbers=numbers)
@@ -134,7 +134,7 @@ def _choice(row: BenchmarkRow, options: object, answer: str) -> Task:
     if letter.isdecimal() and letter not in offered.values() and int(letter) < len(offered):
         letter = list(offered)[int(letter)]
     if letter not in offered:
-        alike = [each for each, text in offered.items() if text.casefold() == answer.casefold()]
+        alike = [letter for letter, text in offered.items() if text.casefold() == answer.casefold()]
         if len(alike) != 1:
             row.refuse("answer", f"{answer} is none of the options {', '.join(offered)}")
         letter = alike[0]
@@ -146,7 +146,7 @@ def _options(row: BenchmarkRow, options: object) -> dict[str, str]:
     if is_object(options):
         offered = {letter: row.plain("options", text) for letter, text in options.items() if text is not None}
     elif is_list(options):
-        texts = [_option(row, each) for each in options]
+        texts = [_option(row, option) for option in options]
         offered = dict(zip(ascii_uppercase, _unlabelled(texts), strict=False))
     else:
         row.refuse("options", "is missing; write an object of letters with texts, or a list")
@@ -162,13 +162,15 @@ def _option(row: BenchmarkRow, option: object) -> str:
 def _unlabelled(texts: list[str]) -> list[str]:
     """Remove the letters if all options have theirs in order."""
     labels = [_LABELLED.fullmatch(text) for text in texts]
-    if "".join(each[1] for each in labels if each) == ascii_uppercase[: len(texts)]:
-        return [each[2] for each in labels if each]
+    if "".join(label[1] for label in labels if label) == ascii_uppercase[: len(texts)]:
+        return [label[2] for label in labels if label]
     return texts
 
 
 def _unlisted(text: str) -> list[str]:
     if not _LISTED.fullmatch(text):
         return [text]
-    found = [re.sub(r"\\(.)", r"\1", one or other).strip() for one, other in _ELEMENT.findall(text[1:-1])]
-    return [each for each in found if each] or [text]
+    elements = [
+        re.sub(r"\\(.)", r"\1", quoted or other).strip() for quoted, other in _ELEMENT.findall(text[1:-1])
+    ]
+    return [element for element in elements if element] or [text]

@@ -124,8 +124,8 @@ def find_benchmark(name: str) -> Benchmark:
     if Path(name).suffix.lower() in {".yaml", ".yml", ".json"}:
         return read_description(Path(name))
     plain = re.sub(r"[\W_]", "", name).lower()
-    found = _BY_NAME.get(_ALIASES.get(plain, plain))
-    if found is None:
+    benchmark = _BY_NAME.get(_ALIASES.get(plain, plain))
+    if benchmark is None:
         near = difflib.get_close_matches(plain, [*_BY_NAME, *_ALIASES], n=1)
         meant = (
             f"did you mean {_ALIASES.get(near[0], near[0])}?"
@@ -133,7 +133,7 @@ def find_benchmark(name: str) -> Benchmark:
             else f"write one of {', '.join(_BY_NAME)}"
         )
         raise ConfigurationError(f"benchmark {name}: unknown; {meant}")
-    return found
+    return benchmark
 
 
 def load_tasks(
@@ -287,12 +287,12 @@ def read_plain(row: BenchmarkRow, fields: "Fields | None" = None) -> Task:
     answer = (fields.answer,) if fields.answer else _ANSWER
     options, kwargs = fields.options or "options", fields.kwargs or "kwargs"
     taken = {*id, *question, *answer, options, kwargs, "metadata"}
-    own = row.fields.get("metadata")
+    value = row.fields.get("metadata")
     others = {
         name: value for name, value in row.fields.items() if name not in taken and value not in (None, "")
     }
-    given = own if is_object(own) else {}
-    metadata = others | {name: value for name, value in given.items() if name not in _TASK_FIELDS}
+    metadata = value if is_object(value) else {}
+    metadata = others | {name: value for name, value in metadata.items() if name not in _TASK_FIELDS}
     if others.keys() >= _VERIFIED:
         # Its verifier needs it unchanged; the attempts that failed are not needed.
         shown = {name: others[name] for name in others if name not in _VERIFIED}
@@ -323,29 +323,29 @@ def _prepared(row: BenchmarkRow) -> BenchmarkRow:
 
 
 def _kwargs(row: BenchmarkRow, name: str) -> dict[str, Any]:
-    given: object = row.fields.get(name)
+    value: object = row.fields.get(name)
     # Cells of tables contain only text.
-    if isinstance(given, str) and given.strip():
+    if isinstance(value, str) and value.strip():
         try:
-            given = decode_json(given)
+            value = decode_json(value)
         except JsonError as error:
             row.refuse(name, f"{error}; write an object of names with values")
-    if given in (None, ""):
+    if value in (None, ""):
         return {}
-    if not is_object(given):
+    if not is_object(value):
         row.refuse(name, "is not an object; write names with values, or remove it")
-    return given
+    return value
 
 
 def _options(row: BenchmarkRow, name: str) -> dict[str, str]:
-    given: object = row.fields.get(name)
-    if isinstance(given, str):
+    value: object = row.fields.get(name)
+    if isinstance(value, str):
         try:
-            given = decode_json(given)
+            value = decode_json(value)
         except JsonError as error:
             row.refuse(name, f"{error}; write an object of letters with texts, or a list")
-    if is_list(given):
-        given = {chr(ord("A") + place): text for place, text in enumerate(given[:26])}
-    if not is_object(given):
+    if is_list(value):
+        value = {chr(ord("A") + place): text for place, text in enumerate(value[:26])}
+    if not is_object(value):
         row.refuse(name, "is neither an object of letters with texts nor a list")
-    return {str(letter): row.plain(name, text) for letter, text in given.items()}
+    return {str(letter): row.plain(name, text) for letter, text in value.items()}

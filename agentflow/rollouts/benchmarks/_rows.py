@@ -64,7 +64,7 @@ class BenchmarkRow:
         if value is None:
             return ()
         if is_list(value):
-            return tuple(self.plain(name, each) for each in value)
+            return tuple(self.plain(name, element) for element in value)
         return (self.plain(name, value),)
 
     def plain(self, name: str, value: object) -> str:
@@ -91,7 +91,7 @@ def read_rows(path: Path, form: str = "", fields: Collection[str] = ()) -> Itera
     named = form or path.suffix.lower().removeprefix(".")
     if named not in _READERS:
         raise ConfigurationError(
-            f"{path}: the name ends in none of {', '.join(f'.{each}' for each in _READERS)}"
+            f"{path}: the name ends in none of {', '.join(f'.{extension}' for extension in _READERS)}"
         )
     with report_read_errors(path):
         yield from _parquet(path, fields) if named == "parquet" else _READERS[named](path)
@@ -122,24 +122,24 @@ def _json(path: Path) -> Iterator[BenchmarkRow]:
     if start is None:
         yield from _lines(path)
         return
-    place, line = _skip(text, start + 1), 1 + text.count("\n", 0, start)
+    position, line = _skip(text, start + 1), 1 + text.count("\n", 0, start)
     counted = start
-    while place < len(text) and text[place] != "]":
-        line += text.count("\n", counted, place)
-        counted = place
+    while position < len(text) and text[position] != "]":
+        line += text.count("\n", counted, position)
+        counted = position
         where = f"{path}:{line}"
         try:
-            read, place = decode_part(text, place, unique_keys=True)
+            read, position = decode_part(text, position, unique_keys=True)
         except JsonError as error:
             raise ConfigurationError(f"{path}:{error.line or line}: {error}") from None
         yield _row(where, read)
-        place = _skip(text, place)
-        if text[place : place + 1] not in {",", "]"}:
-            lost = 1 + text.count("\n", 0, place)
+        position = _skip(text, position)
+        if text[position : position + 1] not in {",", "]"}:
+            lost = 1 + text.count("\n", 0, position)
             raise ConfigurationError(
                 f"{path}:{lost}: not JSON: the list ends here without ]; is the file truncated?"
             )
-        place = _skip(text, place + 1) if text[place] == "," else place
+        position = _skip(text, position + 1) if text[position] == "," else position
 
 
 def _array(text: str) -> int | None:
@@ -148,18 +148,22 @@ def _array(text: str) -> int | None:
     if stripped.startswith("["):
         return len(text) - len(stripped)
     for name in _ARRAYS:
-        place = text.find(f'"{name}"')
-        after = _skip(text, place + len(name) + 2) if place >= 0 else len(text)
+        position = text.find(f'"{name}"')
+        after = _skip(text, position + len(name) + 2) if position >= 0 else len(text)
         after = _skip(text, after + 1) if text[after : after + 1] == ":" else len(text)
-        if text[after : after + 1] == "[" and stripped.startswith("{") and not text[:place].strip(" \t\r\n{"):
+        if (
+            text[after : after + 1] == "["
+            and stripped.startswith("{")
+            and not text[:position].strip(" \t\r\n{")
+        ):
             return after
     return None
 
 
-def _skip(text: str, place: int) -> int:
-    while place < len(text) and text[place] in " \t\r\n":
-        place += 1
-    return place
+def _skip(text: str, position: int) -> int:
+    while position < len(text) and text[position] in " \t\r\n":
+        position += 1
+    return position
 
 
 def _table(path: Path, delimiter: str = ",") -> Iterator[BenchmarkRow]:
@@ -195,8 +199,8 @@ def _parquet(path: Path, fields: Collection[str] = ()) -> Iterator[BenchmarkRow]
     try:
         with path.open("rb") as file:
             table = parquet.ParquetFile(file)
-            known: list[str] = table.schema_arrow.names
-            needed = [name for name in known if name in fields] if fields else None
+            columns: list[str] = table.schema_arrow.names
+            needed = [name for name in columns if name in fields] if fields else None
             # In batches: a file may be larger than the memory.
             for batch in table.iter_batches(columns=needed):
                 for row in batch.to_pylist():

@@ -47,12 +47,12 @@ class HubSource(Struct, frozen=True, kw_only=True):
 
         :raises ConfigurationError: one line, if it has another form.
         """
-        found = _SYNTAX.fullmatch(text)
-        if found is None:
+        match = _SYNTAX.fullmatch(text)
+        if match is None:
             raise ConfigurationError(
                 f"{text}: is not a data set; write hub:OWNER/NAME, hub:OWNER/NAME/FILE or hub:OWNER/NAME:CONFIGURATION:SPLIT"
             )
-        return cls(**{name: value for name, value in found.groupdict().items() if value})
+        return cls(**{name: value for name, value in match.groupdict().items() if value})
 
     def __str__(self) -> str:
         return f"hub:{self.name}"
@@ -72,8 +72,8 @@ def hub_files(source: HubSource) -> list[str]:
         except ValueError:
             raise ConfigurationError(f"{source}: the answer of {_endpoint()} is not that of a hub") from None
     files: object = read.get("siblings") if is_object(read) else None
-    found = [file.get("rfilename") for file in files if is_object(file)] if is_list(files) else []
-    return [file for file in found if isinstance(file, str)]
+    names = [file.get("rfilename") for file in files if is_object(file)] if is_list(files) else []
+    return [file for file in names if isinstance(file, str)]
 
 
 def download(source: HubSource, file: str) -> Path:
@@ -203,8 +203,8 @@ def published_files(folder: Path, benchmarks: Iterable[str]) -> dict[str, Path]:
     for place, folders, names in os.walk(folder):
         folders[:] = [name for name in folders if not name.startswith(".") and name not in _NO_DATA]
         files += [str(Path(place, name).relative_to(folder)) for name in names]
-    found = {benchmark: choose_file(files, benchmark) for benchmark in benchmarks}
-    return {benchmark: folder / file for benchmark, file in found.items() if file is not None}
+    chosen = {benchmark: choose_file(files, benchmark) for benchmark in benchmarks}
+    return {benchmark: folder / file for benchmark, file in chosen.items() if file is not None}
 
 
 def _of_hub(source: HubSource, benchmark: str) -> Path:
@@ -226,8 +226,8 @@ def choose_file(files: Iterable[str], benchmark: str, *, whole: bool = False) ->
     """
     pattern = _NAMES.get(benchmark) or re.compile(re.escape(_plain(benchmark)))
     data = [file for file in files if PurePosixPath(file).suffix.lower() in _FORMATS and not _is_other(file)]
-    own = data if whole else [file for file in data if _matches(file, pattern)]
-    return min(own, key=lambda file: _rank(file, benchmark, pattern), default=None)
+    matching = data if whole else [file for file in data if _matches(file, pattern)]
+    return min(matching, key=lambda file: _rank(file, benchmark, pattern), default=None)
 
 
 def _matches(file: str, pattern: re.Pattern[str]) -> bool:

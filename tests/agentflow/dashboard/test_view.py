@@ -13,7 +13,7 @@ import pytest
 from yarl import URL
 
 from agentflow.dashboard import api_path, open_view
-from agentflow.dashboard._page_files import INDEX, static_files
+from agentflow.dashboard._page_data import INDEX, static_files
 from agentflow.inspection import open_runs
 from agentflow.journal import open_journal
 from tests.agentflow.dashboard._access import use_link

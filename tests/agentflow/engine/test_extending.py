@@ -17,9 +17,9 @@ from agentflow.engine import (
 )
 from agentflow.errors import ConfigurationError
 from agentflow.models import Model
-from agentflow.rollouts import arollout, load_rollout_config, make_agent
+from agentflow.rollouts import arollout, load_rollout_config
 from agentflow.sandbox import Sandbox
-from agentflow.team import call_tool
+from agentflow.team import call_tool, make_agent
 from agentflow.trace import (
     Action,
     ActionOutcome,

@@ -142,8 +142,8 @@ async def test_an_unfinished_tree_shows_complete_levels_with_verdicts(url: str, 
         assert [hit.spot for hit in reader.search("saw", seed="a")] == ["0", "1", "1-0"]
         assert reader.search("  ") == []
         assert reader.results("a").answers == ()
-        tree = reader.tree("a")
-        assert tree is not None and [node.position for node in tree.nodes] == [0, 0, 1]
+        tree = next(reader.records()).tree
+        assert [node.position for node in tree.nodes] == [0, 0, 1]
         [row_of_tokens] = reader.tokens("a")
         assert [(piece.kind, piece.ids) for piece in row_of_tokens.pieces] == [
             ("context", (1, 2)),

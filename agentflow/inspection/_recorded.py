@@ -1,13 +1,25 @@
-"""Episodes of any agent as trees: the conversations that a gateway recorded, message by message."""
+"""Episodes of any agent: the conversations that a gateway recorded, message by message."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from hashlib import sha256
+from pathlib import Path
 from typing import Any, Final
 
+import msgspec
 from msgspec.structs import replace
 
+from agentflow._folder_files import open_file
 from agentflow.errors import ConfigurationError
-from agentflow.exports._records import DropReason, ExportAnswer, ExportTree, empty_tree, numbered_calls
-from agentflow.gateway import RecordedCall, RecordedEpisode, rewards_of, trained_tokens
+from agentflow.gateway import (
+    RecordedCall,
+    RecordedEpisode,
+    recorded_episode,
+    recorded_ids,
+    rewards_of,
+    trained_tokens,
+)
+from agentflow.inspection._reader import unreadable_reported
+from agentflow.inspection._types import AnswerRecord, SeedRecord, empty_tree, numbered_calls
 from agentflow.models import ImagePart, Message, Part, TextPart, ToolCall, ToolReply, ToolSpec
 from agentflow.runs import image_file
 from agentflow.text import escape_all_special_tokens, escape_special_tokens
@@ -17,14 +29,39 @@ _SOLVED: Final = 1.0
 """Reward from which an episode is right, if its agent does not say so itself."""
 
 
-def episode_trees(episode: RecordedEpisode) -> Iterator[ExportTree]:
-    """Yield an episode as a tree for each trained agent or, if none is trained, for each agent."""
-    own = [call for call in episode.calls if call.trained] or episode.calls
-    for agent in sorted({call.agent for call in own}):
-        yield agent_tree(episode, agent)
+def content_key(folder: Path, files: Sequence[Path], gateway: Path) -> str:
+    """Return the digest of the files of a run and of its recorded episodes: the same content gives the same key."""
+    total = sha256()
+    for id in recorded_ids(gateway):
+        if (episode := recorded_episode(gateway, id)) is not None and episode.calls:
+            total.update(msgspec.json.encode([id, episode.state, episode.outcome, len(episode.calls)]))
+    for path in files:
+        if path.exists():
+            with unreadable_reported(path), open_file(path, folder) as file:
+                while part := file.read(1 << 20):
+                    total.update(part)
+        total.update(b"\0")
+    return total.hexdigest()[:32]
 
 
-def agent_tree(episode: RecordedEpisode, agent: str) -> ExportTree:
+def unused_episodes(gateway: Path, used: Collection[str]) -> Iterator[SeedRecord]:
+    """Yield the recorded episodes that no step used.
+
+    :param used: ids of those that one used.
+    """
+    for id in recorded_ids(gateway):
+        if id not in used and (episode := recorded_episode(gateway, id)) is not None:
+            yield from episode_records(episode)
+
+
+def episode_records(episode: RecordedEpisode) -> Iterator[SeedRecord]:
+    """Yield an episode for each trained agent or, if none is trained, for each agent."""
+    calls = [call for call in episode.calls if call.trained] or episode.calls
+    for agent in sorted({call.agent for call in calls}):
+        yield agent_record(episode, agent)
+
+
+def agent_record(episode: RecordedEpisode, agent: str) -> SeedRecord:
     """Return the conversations of an agent in an episode, with its reward and its tokens."""
     offer, outcome = episode.offer, episode.outcome
     suffix = f"#{agent}" if agent else ""
@@ -32,7 +69,7 @@ def agent_tree(episode: RecordedEpisode, agent: str) -> ExportTree:
     if outcome is not None and not outcome.failure:
         reward = rewards_of(outcome, {agent: None}).get(agent)
     exact = trained_tokens(episode.calls).get(agent, [])
-    return ExportTree(
+    return SeedRecord(
         tree=empty_tree(f"{offer.id}{suffix}", offer.task.id, offer.task.question),
         draw=f"{offer.group}{suffix}",
         is_episode=True,
@@ -44,24 +81,24 @@ def agent_tree(episode: RecordedEpisode, agent: str) -> ExportTree:
             "state": episode.state.value,
             **({"kwargs": offer.task.kwargs} if offer.task.kwargs else {}),
         },
-        left_out=DropReason.VALIDATION if offer.mode == "validate" else None,
+        is_validation=offer.mode == "validate",
     )
 
 
-def _answers(episode: RecordedEpisode, agent: str, id: str, reward: float | None) -> tuple[ExportAnswer, ...]:
+def _answers(episode: RecordedEpisode, agent: str, id: str, reward: float | None) -> tuple[AnswerRecord, ...]:
     """Return the conversations of an agent; calls that none continues end them."""
     task, outcome = episode.offer.task, episode.outcome
     paths = _paths([call for call in episode.calls if call.agent == agent], id)
     success = None if outcome is None else outcome.success
     is_right = (reward is not None and reward >= _SOLVED) if success is None else success
     trained = set[str]()
-    found: list[ExportAnswer] = []
+    answers: list[AnswerRecord] = []
     for number, path in enumerate(paths):
         messages = _conversation(path, trained)
         if messages is not None:
             text = str(messages[-1]["content"])
-            found.append(
-                ExportAnswer(
+            answers.append(
+                AnswerRecord(
                     id=id if len(paths) == 1 else f"{id}/{number}",
                     question=task.question,
                     answer=text if outcome is None or outcome.answer is None else outcome.answer,
@@ -74,7 +111,7 @@ def _answers(episode: RecordedEpisode, agent: str, id: str, reward: float | None
                     tools=_tools(path),
                 )
             )
-    return tuple(found)
+    return tuple(answers)
 
 
 def _paths(calls: Sequence[RecordedCall], id: str) -> list[tuple[RecordedCall, ...]]:
@@ -159,7 +196,7 @@ def _images(path: Sequence[RecordedCall]) -> Iterator[Blob]:
     for message in (message for call in path for message in call.messages):
         for part in message.parts:
             shown = part.parts if isinstance(part, ToolReply) else (part,)
-            yield from (_blob(one) for one in shown if isinstance(one, ImagePart))
+            yield from (_blob(image) for image in shown if isinstance(image, ImagePart))
 
 
 def _blob(image: ImagePart) -> Blob:
