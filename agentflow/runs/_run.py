@@ -91,9 +91,7 @@ class SupervisedRun(Generic[C, P]):
         retry_failed: bool = False,
         grace_seconds: float = GRACE_SECONDS,
     ) -> None:
-        """Describe it.
-
-        :param name: name of its supervisor.
+        """:param name: name of its supervisor.
         :param output_dir: output directory, instead of that of the settings.
         :param resume: handling of an existing run.
         :param retry_failed: work again on finished seeds that failed for a reason that may pass.

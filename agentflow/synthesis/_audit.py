@@ -203,9 +203,7 @@ class AuditRun(SynthesisRun):
         resume: Resume = "auto",
         retry_failed: bool = False,
     ) -> None:
-        """Describe it.
-
-        :param config: settings, from `audit_settings`.
+        """:param config: settings, from `audit_settings`.
         :raises ConfigurationError: one line, if a question names an unknown document.
         """
         super().__init__(config, resume=resume, retry_failed=retry_failed)
@@ -304,11 +302,7 @@ def group_questions(
     return [
         _AuditGroup(
             members,
-            [
-                read
-                for name in sorted(names)
-                for read in corpus.reads(name, members, names, characters)
-            ],
+            [read for name in sorted(names) for read in corpus.reads(name, members, names, characters)],
         )
         for members, names in groups
     ]

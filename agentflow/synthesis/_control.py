@@ -87,7 +87,9 @@ class StatusOutput(Output):
         """Return the progress as the output of a tool."""
         latest = ["\n".join([" ".join(pair.question.split()), pair.answer]).strip() for pair in status.latest]
         fields: dict[str, Any] = {
-            name: getattr(status, _STATUS_NAMES.get(name, name)) for name in cls.model_fields if name != "notes"
+            name: getattr(status, _STATUS_NAMES.get(name, name))
+            for name in cls.model_fields
+            if name != "notes"
         }
         fields |= {
             "phase": status.phase.value,
