@@ -280,6 +280,38 @@ class RunCommands(NamedTuple):
     """End early."""
 
 
+@dataclass(frozen=True)
+class RunBlobs:
+    """Images and other bytes of one run. Implements `agentflow.trace.BlobStore`."""
+
+    _database: JournalDatabase
+    _inbox: Inbox
+    _run: int
+
+    async def put(self, data: bytes, mime: str) -> Blob:
+        """Store bytes; equal bytes are stored once."""
+        blob = Blob.of(data, mime)
+
+        def keep(connection: Connection) -> None:
+            stored_hash = select(blobs.c.hash).where(blobs.c.run == self._run, blobs.c.hash == blob.hash)
+            if connection.scalar(stored_hash) is None:
+                put(connection, blobs, {"run": self._run, "hash": blob.hash, "data": data})
+
+        await self._inbox.change(keep)
+        return blob
+
+    async def read(self, hash: str) -> bytes:
+        """Return the bytes with a SHA-256.
+
+        :raises KeyError: if the run has none.
+        """
+        wanted = select(blobs.c.data).where(blobs.c.run == self._run, blobs.c.hash == hash)
+        data = await self._database.read(lambda connection: connection.scalar(wanted))
+        if data is None:
+            raise KeyError(hash)
+        return data
+
+
 class Run:
     """Records of one run. Every writing method returns once its data is on disk.
 
@@ -299,6 +331,8 @@ class Run:
     ) -> None:
         self.key = key
         """Digest of the settings that determine the content; ids of trees derive from it."""
+        self.blobs = RunBlobs(database, inbox, number)
+        """Images and other bytes."""
         self._database = database
         self._inbox = inbox
         self._number = number
@@ -573,18 +607,6 @@ class Run:
         await self._inbox.change(lambda connection: put(connection, entries, {**row, "body": body}))
         self._saved_failures = dict(by_kind)
 
-    async def put_blob(self, data: bytes, mime: str) -> Blob:
-        """Store bytes; equal bytes are stored once."""
-        blob = Blob.of(data, mime)
-
-        def keep(connection: Connection) -> None:
-            stored_hash = select(blobs.c.hash).where(blobs.c.run == self._number, blobs.c.hash == blob.hash)
-            if connection.scalar(stored_hash) is None:
-                put(connection, blobs, {"run": self._number, "hash": blob.hash, "data": data})
-
-        await self._inbox.change(keep)
-        return blob
-
     async def reserve(self, name: str, interval: float) -> float:
         """Reserve the next free slot of a rate limit, which all runs of the database share; return the seconds until it.
 
@@ -604,16 +626,6 @@ class Run:
         :param json: they are JSON objects, for `JournalReader.json`.
         """
         self._inbox.attached += [BlobRow(self._number, hash, data, json) for hash, data in contents.items()]
-
-    async def blob(self, hash: str) -> bytes:
-        """Return the bytes with a SHA-256.
-
-        :raises KeyError: if the run has none.
-        """
-        wanted = select(blobs.c.data).where(blobs.c.run == self._number, blobs.c.hash == hash)
-        if (data := await self._database.read(lambda connection: connection.scalar(wanted))) is None:
-            raise KeyError(hash)
-        return data
 
     def _claims_of(self, connection: Connection, seed: Seed) -> int:
         claims = connection.scalar(

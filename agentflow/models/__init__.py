@@ -5,15 +5,15 @@ that fails for good is a `ModelFailure` with a closed kind; a run that can't con
 """
 
 from agentflow.models._accounts import Accounts
-from agentflow.models._apis import ApiAnswer
-from agentflow.models._connection import ModelConnection, model_failures
-from agentflow.models._conversations import ConversationIndex, ConversationMatch, message_digests
-from agentflow.models._endpoints import ModelEndpoints, RejectionMemory
-from agentflow.models._escaping import escaped_message, escaped_tool
-from agentflow.models._exact_tokens import engine_sampling
-from agentflow.models._http_model import ChatClient, OpenModel, Statistics
-from agentflow.models._make import OFFLINE, make_model
-from agentflow.models._names import SERVER_PREFIXES, cheapest_model
+from agentflow.models._connection import ChatClient, ModelConnection, model_failures
+from agentflow.models._conversations import (
+    ConversationIndex,
+    ConversationMatch,
+    PromptOrigin,
+    message_digests,
+)
+from agentflow.models._endpoints import ModelEndpoints, RateLimiter, RejectionMemory
+from agentflow.models._model import OFFLINE, OpenModel, Statistics, make_model
 from agentflow.models._protocol import (
     Call,
     Completion,
@@ -28,19 +28,22 @@ from agentflow.models._protocol import (
     ToolReply,
     ToolSpec,
     ask_model,
+    escaped_message,
+    escaped_tool,
     reply_of,
 )
 from agentflow.models._providers import PROVIDERS, has_replicas, is_loopback
-from agentflow.models._rate_limits import RateLimiter
 from agentflow.models._settings import (
     RENAMED_MODEL_KEYS,
+    SERVER_PREFIXES,
     ApiName,
     ModelSettings,
     Prices,
     StructuredOutput,
     TokenMode,
+    cheapest_model,
 )
-from agentflow.models._token_engine import TokenEngine
+from agentflow.models._token_engine import TokenEngine, engine_sampling
 
 __all__ = [
     "OFFLINE",
@@ -48,7 +51,6 @@ __all__ = [
     "RENAMED_MODEL_KEYS",
     "SERVER_PREFIXES",
     "Accounts",
-    "ApiAnswer",
     "ApiName",
     "Call",
     "ChatClient",
@@ -65,6 +67,7 @@ __all__ = [
     "OpenModel",
     "Part",
     "Prices",
+    "PromptOrigin",
     "RateLimiter",
     "RejectionMemory",
     "Sampling",

@@ -118,11 +118,11 @@ def response_format(format: AnswerFormat, name: str, schema: dict[str, Any]) -> 
     """Return the `response_format` field of a request."""
     match format:
         case "json_schema":
-            written = msgspec.json.encode(schema)
-            described: dict[str, Any] = {"name": name, "schema": msgspec.Raw(written)}
-            if _is_strict(written):
-                described["strict"] = True
-            return {"type": format, "json_schema": described}
+            encoded = msgspec.json.encode(schema)
+            fields: dict[str, Any] = {"name": name, "schema": msgspec.Raw(encoded)}
+            if _is_strict(encoded):
+                fields["strict"] = True
+            return {"type": format, "json_schema": fields}
         case "json_object":
             return {"type": format}
         case "text":
@@ -131,8 +131,8 @@ def response_format(format: AnswerFormat, name: str, schema: dict[str, Any]) -> 
 
 def instruction(name: str, schema: dict[str, Any]) -> str:
     """Return the prompt text that describes the answer, for endpoints that do not enforce its schema."""
-    written = msgspec.json.encode(schema).decode()
-    return f"Answer with one JSON value and nothing else.\nJSON schema of `{name}`: {written}"
+    text = msgspec.json.encode(schema).decode()
+    return f"Answer with one JSON value and nothing else.\nJSON schema of `{name}`: {text}"
 
 
 def repair_request(mistake: str) -> str:
@@ -224,31 +224,27 @@ def is_json(text: str) -> bool:
     return True
 
 
-def bounded(schema: dict[str, Any], longest: int) -> dict[str, Any]:
-    """Return the schema with a length limit on every free text.
+def bounded(schema: Any, max_chars: int) -> Any:  # noqa: ANN401 - any part of a schema
+    """Return a schema, or a part of one, with a length limit on every free text.
 
     Without one, a weak model can write text until its tokens are used up. The limit is a pattern, because `maxLength`
     lets control characters through, which are not valid JSON. It takes in the text's own limits of length: engines
     don't enforce both.
     """
-    return _bounded(schema, longest)
-
-
-def _bounded(schema: Any, longest: int) -> Any:  # noqa: ANN401 - any part of a schema
     if is_list(schema):
-        return [_bounded(part, longest) for part in schema]
+        return [bounded(part, max_chars) for part in schema]
     if not is_object(schema):
         return schema
-    parts = {name: _bounded(part, longest) for name, part in schema.items()}
+    parts = {name: bounded(part, max_chars) for name, part in schema.items()}
     if schema.get("type") != "string" or schema.keys() & {"const", "enum", "pattern", "format"}:
         return parts
-    least = parts.pop("minLength", 0)
-    most = max(least, min(parts.pop("maxLength", longest), longest))
-    if most <= _MAX_REPEAT:
-        return {**parts, "pattern": f"^{_SAFE_CHAR}{{{least},{most}}}$"}
-    blocks, rest = divmod(most - least, _MAX_REPEAT)
+    minimum = parts.pop("minLength", 0)
+    maximum = max(minimum, min(parts.pop("maxLength", max_chars), max_chars))
+    if maximum <= _MAX_REPEAT:
+        return {**parts, "pattern": f"^{_SAFE_CHAR}{{{minimum},{maximum}}}$"}
+    blocks, rest = divmod(maximum - minimum, _MAX_REPEAT)
     block = f"({_SAFE_CHAR}{{{_MAX_REPEAT}}})"
-    first = f"{block}{{{least // _MAX_REPEAT}}}{_SAFE_CHAR}{{{least % _MAX_REPEAT}}}" if least else ""
+    first = f"{block}{{{minimum // _MAX_REPEAT}}}{_SAFE_CHAR}{{{minimum % _MAX_REPEAT}}}" if minimum else ""
     more = f"{block}{{0,{blocks - 1}}}{_SAFE_CHAR}{{0,{_MAX_REPEAT}}}" if blocks else ""
     return {**parts, "pattern": f"^{first}{more}{_SAFE_CHAR}{{0,{rest}}}$"}
 
@@ -265,9 +261,9 @@ def schema_of(kind: type[object]) -> dict[str, Any]:
 
 
 @lru_cache(maxsize=256)
-def _is_strict(written: bytes) -> bool:
+def _is_strict(encoded: bytes) -> bool:
     """Return `is_strict` of an encoded schema; cached, because a run uses the same few schemas."""
-    return is_strict(msgspec.json.decode(written))
+    return is_strict(msgspec.json.decode(encoded))
 
 
 def is_strict(schema: object) -> bool:

@@ -9,6 +9,7 @@ several answers to one prompt and shortened histories can't be mistaken for each
 from array import array
 from collections import OrderedDict, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from enum import StrEnum
 from hashlib import blake2b
 from math import inf
 from typing import Any
@@ -25,28 +26,48 @@ _ENCODER = msgspec.json.Encoder(order="sorted")
 _SIZE = 16
 
 
-class _Place(Struct, frozen=True):
-    """Place in a conversation: hashes of all messages before it, with and without the offered tools."""
+class _Position(Struct, frozen=True):
+    """Position in a conversation: hashes of all messages before it, with and without the offered tools."""
 
     key: bytes
     words: bytes
 
-    def then(self, data: bytes) -> "_Place":
-        """Return the place after another message.
+    def then(self, data: bytes) -> "_Position":
+        """Return the position after another message.
 
         :param data: its digest.
         """
-        return _Place(_hash(self.key, data), _hash(self.words, data))
+        return _Position(_hash(self.key, data), _hash(self.words, data))
+
+
+class PromptOrigin(StrEnum):
+    """Origin of the tokens of a prompt. The set is closed."""
+
+    OPENING = "opening"
+    """No earlier answer is in the conversation."""
+    APPENDED = "appended"
+    """Tokens of an earlier call, and rendered new messages."""
+    TOOLS = "tools"
+    """Rendered: the offered tools changed."""
+    REWRITTEN = "rewritten"
+    """Rendered from the first change on: earlier messages were changed or shortened."""
+    FOREIGN = "foreign"
+    """Rendered from there on: an answer in the conversation was not sampled in this episode."""
+    TEMPLATE = "template"
+    """Rendered: the chat template alters earlier messages, so a prefix can't be proven."""
+    RECORDED = "recorded"
+    """Rendered by the engine: it has no interface for tokens."""
+    IMAGES = "images"
+    """Sent as messages and recorded without tokens: they do not determine a prompt with images."""
 
 
 class ConversationMatch(Struct, frozen=True):
     """The part of a prompt whose tokens are known."""
 
-    origin: str
-    """`opening`: no earlier answer is in the conversation; `appended`: nothing before the new messages changed. Else the reason
-    for rendering an answer: `tools`, `rewritten` or `foreign`."""
-    place: _Place
-    """Place after the prompt."""
+    origin: PromptOrigin
+    """Origin of the tokens of the prompt."""
+    position: _Position
+    """Position after the prompt."""
     parent: str = ""
     """Id of the call that it continues; empty: none."""
     count: int = 0
@@ -54,35 +75,40 @@ class ConversationMatch(Struct, frozen=True):
     ids: "array[int]" = array("i")
     """Tokens of these messages; empty if the model reports none."""
 
-    def rendered(self, origin: str) -> "ConversationMatch":
+    def rendered(self, origin: PromptOrigin) -> "ConversationMatch":
         """Return the match of a prompt that was rendered as a whole."""
-        return ConversationMatch(origin, self.place)
+        return ConversationMatch(origin, self.position)
 
     def added(self, tokens: Tokens) -> Tokens:
         """Return tokens whose prompt holds only what follows the known ones."""
         return replace(tokens, prompt=tokens.prompt[len(self.ids) :]) if self.parent else tokens
 
 
-class _Answered:
+class _AnsweredCall:
     """An answered call, without the texts of its prompt."""
 
-    __slots__ = ("after", "answer", "digest", "id", "ids", "parent", "place")
+    __slots__ = ("after", "answer", "digest", "id", "ids", "parent", "position")
 
     def __init__(
-        self, id: str, parent: "_Answered | None", place: _Place, answer: Message, tokens: Tokens | None
+        self,
+        id: str,
+        parent: "_AnsweredCall | None",
+        position: _Position,
+        answer: Message,
+        tokens: Tokens | None,
     ) -> None:
         self.id = id
         self.parent = parent
-        self.place = place
-        self.after = place.then(b"\0" + id.encode())
+        self.position = position
+        self.after = position.then(b"\0" + id.encode())
         self.answer = answer
         self.digest = _digest(answer)
         self.ids = array("i") if tokens is None else array("i", (*tokens.prompt, *tokens.sampled))
         """Tokens after those of the parent."""
 
-    def upwards(self) -> "Iterator[_Answered]":
+    def upwards(self) -> "Iterator[_AnsweredCall]":
         """Iterate over the call and those that it continues, the first one last."""
-        step: _Answered | None = self
+        step: _AnsweredCall | None = self
         while step is not None:
             yield step
             step = step.parent
@@ -91,9 +117,9 @@ class _Answered:
 class _Walk(Struct):
     """A walk along the messages of a conversation."""
 
-    place: _Place
-    """Place after the last message."""
-    call: _Answered | None = None
+    position: _Position
+    """Position after the last message."""
+    call: _AnsweredCall | None = None
     """Last known answer."""
     count: int = 0
     """Number of messages up to it."""
@@ -116,9 +142,9 @@ class ConversationIndex:
         self._max_tokens = max_tokens
         self._by_mark = by_mark
         self._size = 0
-        self._calls: OrderedDict[str, _Answered] = OrderedDict()
+        self._calls: OrderedDict[str, _AnsweredCall] = OrderedDict()
         """Calls by id. One that others continue is more recent than these, so it is dropped after them."""
-        self._after: dict[bytes, list[_Answered]] = defaultdict(list)
+        self._after: dict[bytes, list[_AnsweredCall]] = defaultdict(list)
         """Answers by the hash of the messages before them, with and without the offered tools."""
 
     def __len__(self) -> int:
@@ -131,9 +157,9 @@ class ConversationIndex:
         :param tokens: with a parent, their prompt holds only what follows the parent's tokens.
         """
         self._drop(id)
-        call = _Answered(id, self._calls.get(match.parent), match.place, answer, tokens)
+        call = _AnsweredCall(id, self._calls.get(match.parent), match.position, answer, tokens)
         self._calls[id] = call
-        for hash in (call.place.key, call.place.words):
+        for hash in (call.position.key, call.position.words):
             self._after[hash].append(call)
         self._size += len(call.ids)
         self._use(call)
@@ -155,16 +181,18 @@ class ConversationIndex:
         :param digests: `message_digests` of the messages, if they are known.
         """
         digests = message_digests(messages) if digests is None else digests
-        begin = _Place(_hash(b"", _ENCODER.encode((tools, template or {}))), bytes(_SIZE))
+        begin = _Position(_hash(b"", _ENCODER.encode((tools, template or {}))), bytes(_SIZE))
         walk = self._walk(begin, messages, digests)
-        origin = "appended" if walk.unknown < 0 else self._reason(begin, messages, digests, walk)
+        origin = PromptOrigin.OPENING if walk.call is None else PromptOrigin.APPENDED
+        if walk.unknown >= 0:
+            origin = self._reason(begin, messages, digests, walk)
         if walk.call is None:
-            return ConversationMatch("opening" if walk.unknown < 0 else origin, walk.place)
+            return ConversationMatch(origin, walk.position)
         self._use(walk.call)
         ids = array("i")
         for call in [*walk.call.upwards()][::-1]:
             ids.extend(call.ids)
-        return ConversationMatch(origin, walk.place, walk.call.id, walk.count, ids)
+        return ConversationMatch(origin, walk.position, walk.call.id, walk.count, ids)
 
     def chain(self, id: str) -> list[str]:
         """Return the ids of the calls that a call continues, the first one first, and its own; empty: none."""
@@ -172,52 +200,52 @@ class ConversationIndex:
 
     def _walk(
         self,
-        place: _Place,
+        position: _Position,
         messages: Iterable[Message],
         digests: Iterable[bytes],
         *,
         by_words: bool = False,
     ) -> _Walk:
-        walk = _Walk(place)
+        walk = _Walk(position)
         for index, (message, digest) in enumerate(zip(messages, digests, strict=True)):
             call = None
             if message.role == "assistant":
                 call = self._calls.get(message.mark) if self._by_mark else None
-                answers = self._after.get(walk.place.words if by_words else walk.place.key, ())
+                answers = self._after.get(walk.position.words if by_words else walk.position.key, ())
                 call = call or _recognised(message, answers)
                 if call is None and walk.unknown < 0:
                     walk.unknown = index
             if call is None:
-                walk.place = walk.place.then(digest)
+                walk.position = walk.position.then(digest)
             else:
-                walk.call, walk.count, walk.unknown, walk.place = call, index + 1, -1, call.after
+                walk.call, walk.count, walk.unknown, walk.position = call, index + 1, -1, call.after
         return walk
 
     def _reason(
-        self, begin: _Place, messages: Sequence[Message], digests: Sequence[bytes], walk: _Walk
-    ) -> str:
+        self, begin: _Position, messages: Sequence[Message], digests: Sequence[bytes], walk: _Walk
+    ) -> PromptOrigin:
         """Return the reason for rendering an answer."""
         if self._walk(begin, messages, digests, by_words=True).count > walk.count:
-            return "tools"
+            return PromptOrigin.TOOLS
         message = messages[walk.unknown]
         digest, ids = _digest(message), {call.id for call in _calls(message)}
         sampled = any(
             call.digest == digest or any(part.id in ids for part in _calls(call.answer))
             for call in self._calls.values()
         )
-        return "rewritten" if sampled else "foreign"
+        return PromptOrigin.REWRITTEN if sampled else PromptOrigin.FOREIGN
 
-    def _use(self, call: _Answered) -> None:
-        for each in call.upwards():
-            if each.id in self._calls:
-                self._calls.move_to_end(each.id)
+    def _use(self, call: _AnsweredCall) -> None:
+        for ancestor in call.upwards():
+            if ancestor.id in self._calls:
+                self._calls.move_to_end(ancestor.id)
 
     def _drop(self, id: str) -> None:
         call = self._calls.pop(id, None)
         if call is None:
             return
         self._size -= len(call.ids)
-        for hash in (call.place.key, call.place.words):
+        for hash in (call.position.key, call.position.words):
             self._after[hash].remove(call)
             if not self._after[hash]:
                 del self._after[hash]
@@ -263,8 +291,8 @@ def _digest(message: Message) -> bytes:
     return _hash(b"", _ENCODER.encode((_text(message), [_called(call) for call in _calls(message)])))
 
 
-def _recognised(message: Message, answers: Sequence[_Answered]) -> _Answered | None:
-    """Return the answer that a message repeats; of equal ones the newest."""
+def _recognised(message: Message, answers: Sequence[_AnsweredCall]) -> _AnsweredCall | None:
+    """Return the newest answer that a message repeats."""
     if not answers:
         return None
     if message.mark:
@@ -274,15 +302,16 @@ def _recognised(message: Message, answers: Sequence[_Answered]) -> _Answered | N
     text, calls = _text(message), _calls(message)
     called, ids = [_called(call) for call in calls], [call.id for call in calls]
     exact = _text(message, strip=False)
-    same: _Answered | None = None
-    for answered in reversed(answers):
-        own = _calls(answered.answer)
-        if [_called(call) for call in own] != called:
+    same: _AnsweredCall | None = None
+    for candidate in reversed(answers):
+        answer = candidate.answer
+        answer_calls = _calls(answer)
+        if [_called(call) for call in answer_calls] != called:
             continue
         # Many clients leave out the text beside calls.
-        if text != _text(answered.answer) and (text or not calls):
+        if text != _text(answer) and (text or not calls):
             continue
-        if [call.id for call in own] == ids and (calls or exact == _text(answered.answer, strip=False)):
-            return answered
-        same = same or answered
+        if [call.id for call in answer_calls] == ids and (calls or exact == _text(answer, strip=False)):
+            return candidate
+        same = same or candidate
     return same

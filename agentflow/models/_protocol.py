@@ -1,12 +1,15 @@
 """Protocol of language models: a typed call in, a typed completion out."""
 
 from collections.abc import Callable
-from typing import Any, Generic, Literal, Protocol, TypeAlias, TypeVar
+from typing import Any, Generic, Literal, Protocol, Self, TypeAlias, TypeVar, cast
 
 import msgspec
 from msgspec import UNSET, Struct, field
+from msgspec.structs import asdict, replace
 
+from agentflow._typeguards import is_object
 from agentflow.errors import ModelFailure
+from agentflow.text import escape_all_special_tokens, escape_special_tokens
 from agentflow.trace import Failure, Reply, Request, Tokens, Usage
 
 T = TypeVar("T")
@@ -102,6 +105,11 @@ class Sampling(Struct, frozen=True, kw_only=True):
     extra: dict[str, Any] = field(default_factory=dict[str, Any])
     """Further fields of the request body."""
 
+    def over(self, defaults: Self) -> Self:
+        """Return the defaults, changed to the parameters that are set here."""
+        changed = {name: value for name, value in asdict(self).items() if value not in (None, (), {})}
+        return replace(defaults, **{**changed, "extra": {**defaults.extra, **self.extra}})
+
 
 class Call(Struct, Generic[T], frozen=True, kw_only=True):
     """One call of a model. See docs/models.md."""
@@ -125,18 +133,18 @@ class Call(Struct, Generic[T], frozen=True, kw_only=True):
 
 
 class Completion(Struct, Generic[T], frozen=True, kw_only=True):
-    """Answer of a model. See docs/models.md."""
+    """Answer of a model: decoded, or as an endpoint or a gateway returns it. See docs/models.md."""
 
-    value: T
-    """Decoded answer."""
-    text: str
+    value: T = cast("Any", None)
+    """Decoded answer; `None` if it is not decoded."""
+    text: str = ""
     """Text of the answer."""
-    usage: Usage
-    """Usage, including earlier answers to the same call that were not usable."""
-    model: str
+    usage: Usage = Usage()
+    """Usage; of a decoded answer, including earlier answers to the same call that were not usable."""
+    model: str = ""
     """Name of the model, as the endpoint reports it."""
     finish: str = "stop"
-    """Reason for its end: `stop`, `length`, `tool_calls`, …"""
+    """Reason for its end: `stop`, `length`, `tool_calls`, `content_filter`, or the endpoint's own term."""
     calls: tuple[ToolCall, ...] = ()
     """Tool calls of the model; the text may be empty then."""
     tokens: Tokens | None = None
@@ -147,6 +155,16 @@ class Completion(Struct, Generic[T], frozen=True, kw_only=True):
     """The model's reasoning before the answer, where the endpoint returns it; never part of `text` or `value`."""
     prompt: str = ""
     """Hash under which the run stores the prompt; empty: it does not."""
+    refusal: str = ""
+    """The model's reason for a refusal; empty if it answered."""
+    usage_problem: str = ""
+    """Reason for estimating the usage although the endpoint reports it; empty: it is as reported, or not reported."""
+    stop: str = ""
+    """Stop string that ended the answer."""
+    id: str = ""
+    """Id of its record at a gateway."""
+    cached_tokens: int = 0
+    """Number of tokens of the prompt that were in the model's cache."""
 
 
 class Model(Protocol):
@@ -241,3 +259,54 @@ async def reply_of(
         reasoning=completion.reasoning,
         prompt=completion.prompt,
     )
+
+
+def has_images(message: Message) -> bool:
+    """Return whether a message has images, also in results of tools."""
+    return any(
+        isinstance(part, ImagePart)
+        or (isinstance(part, ToolReply) and any(isinstance(inner, ImagePart) for inner in part.parts))
+        for part in message.parts
+    )
+
+
+# Everything in a message may be data: results of tools, documents, questions, and answers that repeat them. All of it is
+# escaped where a call leaves for its endpoint, so no caller can forget it. See docs/security.md.
+
+
+def escaped_message(message: Message) -> Message:
+    """Return a message whose texts, calls and results contain no special tokens. See docs/models.md."""
+    parts = tuple(map(_escaped, message.parts))
+    return message if parts == message.parts else replace(message, parts=parts)
+
+
+def escaped_tool(tool: ToolSpec) -> ToolSpec:
+    """Return a tool whose description and schema contain no special tokens. See docs/models.md."""
+    schema = escape_all_special_tokens(tool.schema)
+    description = escape_special_tokens(tool.description)
+    return replace(tool, description=description, schema=schema if is_object(schema) else tool.schema)
+
+
+def _escaped(part: Part) -> Part:
+    match part:
+        case TextPart():
+            return _escaped_text(part)
+        case ToolReply(parts=parts):
+            escaped_parts = tuple(
+                item if isinstance(item, ImagePart) else _escaped_text(item) for item in parts
+            )
+            return replace(part, parts=escaped_parts)
+        case ToolCall(arguments=arguments, raw_arguments=raw):
+            escaped_arguments = escape_all_special_tokens(arguments)
+            return replace(
+                part,
+                arguments=escaped_arguments if is_object(escaped_arguments) else None,
+                raw_arguments=escape_special_tokens(raw),
+            )
+        case ImagePart():
+            return part
+
+
+def _escaped_text(part: TextPart) -> TextPart:
+    text = escape_special_tokens(part.text)
+    return part if text == part.text else TextPart(text)

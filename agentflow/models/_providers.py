@@ -13,13 +13,11 @@ from agentflow.models._apis import (
     AnthropicApi,
     AzureApi,
     GeminiApi,
-    LiteLlmApi,
     OllamaApi,
     OpenAiApi,
     ProviderApi,
 )
-from agentflow.models._names import provider_name
-from agentflow.models._settings import ApiName, ModelSettings
+from agentflow.models._settings import ApiName, ModelSettings, provider_name
 
 
 class Provider(Struct, frozen=True, kw_only=True):
@@ -221,7 +219,7 @@ def _in_this_process(settings: ModelSettings) -> ModelAddress:
         url=LITELLM,
         key=settings.api_key.get_secret_value(),
         model=settings.name.removeprefix(f"{LITELLM}/"),
-        api=LiteLlmApi(),
+        api=OpenAiApi(),
         response_bytes=settings.response_bytes,
         source="its provider's key",
     )

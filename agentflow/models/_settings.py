@@ -1,11 +1,14 @@
-"""Settings of a model."""
+"""Settings of a model, and the providers and built-in prices of well-known names."""
 
+import re
+import tomllib
 from datetime import date
+from functools import cache
+from pathlib import Path
 from typing import Any, ClassVar, Final, Literal, TypeAlias
 
 from pydantic import Field, SecretStr
 
-from agentflow.models._names import list_price, price_date
 from agentflow.models._protocol import Sampling
 from agentflow.settings import EndpointUrl, Section
 from agentflow.trace import Usage
@@ -31,6 +34,21 @@ RENAMED_MODEL_KEYS: Final[dict[str, str]] = {
     "speaks": "api",
 }
 """New names of renamed keys, by their old names."""
+
+
+SERVER_PREFIXES: Final = ("azure-", "dashscope-", "litellm-", "ollama-", "together-", "vllm-")
+"""Documented prefixes that name a server and are not part of the model's own name."""
+_FAMILIES: Final = {"claude-": "anthropic", "deepseek-": "deepseek", "gemini-": "gemini", "grok-": "xai"}
+"""Providers of models that only they have, by the beginning of their names."""
+_DEFAULT_MODELS: Final = {
+    "dashscope": "dashscope/qwen2.5-7b-instruct",
+    "deepseek": "deepseek/deepseek-chat",
+    "gemini": "gemini/gemini-2.5-flash",
+    "together": "together/Qwen/Qwen2.5-7B-Instruct-Turbo",
+}
+"""Models of documented names that are a provider alone."""
+_PRICES: Final = Path(__file__).parent / "prices.toml"
+_DATE: Final = re.compile(r"-(?:\d{4}-\d{2}-\d{2}|\d{8})$")
 
 
 class Prices(Section):
@@ -99,14 +117,11 @@ class ModelSettings(Section):
     @property
     def prices_as_of(self) -> date | None:
         """Date of the built-in prices, if they are used."""
-        return None if self.prices or self._list_prices is None else price_date()
+        return None if self.prices or self._list_prices is None else _price_list()[0]
 
     @property
     def _list_prices(self) -> Prices | None:
-        if self.base_url or self.api != "auto":
-            return None
-        prices = list_price(self.name)
-        return None if prices is None else Prices(input=prices[0], output=prices[1])
+        return None if self.base_url or self.api != "auto" else _list_price(self.name)
 
     def cost(self, usage: Usage) -> float:
         """Return the cost of some usage; 0 without prices."""
@@ -122,3 +137,40 @@ class ModelSettings(Section):
             seed=self.seed,
             extra=self.extra_body,
         )
+
+
+def provider_name(name: str) -> str:
+    """Return a name as `provider/model` if its documented beginning names a provider, else unchanged."""
+    if name in _DEFAULT_MODELS:
+        return _DEFAULT_MODELS[name]
+    for prefix in SERVER_PREFIXES:
+        if name.startswith(prefix) and name != prefix:
+            return f"{prefix[:-1]}/{name.removeprefix(prefix)}"
+    family = next((owner for prefix, owner in _FAMILIES.items() if name.startswith(prefix)), None)
+    return name if family is None or "/" in name else f"{family}/{name}"
+
+
+def cheapest_model(provider: str) -> str:
+    """Return the model of a provider with the lowest built-in prices; empty if none is known. See docs/models.md."""
+    prices = _price_list()[1].get(provider, {})
+    return min(prices, key=lambda model: prices[model].input + prices[model].output, default="")
+
+
+def _list_price(name: str) -> Prices | None:
+    """Return the built-in prices of a model; `None` if they are unknown."""
+    name = provider_name(name)
+    provider, model = name.split("/", 1) if "/" in name else ("openai", name)
+    prices = _price_list()[1].get(provider, {})
+    return prices.get(model) or prices.get(_DATE.sub("", model))
+
+
+@cache
+def _price_list() -> tuple[date, dict[str, dict[str, Prices]]]:
+    """Return the date of the built-in prices, and the prices by provider and model."""
+    content = tomllib.loads(_PRICES.read_text(encoding="utf-8"))
+    return content["date"], {
+        provider: {
+            model: Prices(input=prompt, output=completion) for model, (prompt, completion) in table.items()
+        }
+        for provider, table in content["models"].items()
+    }

@@ -24,7 +24,7 @@ from agentflow.actors import Clock, Hosted
 from agentflow.errors import ConfigurationError, ModelFailureKind, RunStopped
 from agentflow.extras import missing_extra
 from agentflow.models._apis import EncodedRequest
-from agentflow.models._apis._messages import bearer
+from agentflow.models._apis._api import bearer
 from agentflow.models._providers import ModelAddress, is_loopback
 from agentflow.models._request_error import RequestError, error_of_response, timed_out
 from agentflow.telemetry import get_logger
@@ -46,7 +46,7 @@ _MAX_ERROR_BYTES = 1024 * 1024
 _PATIENCE = 5.0
 _BLOCK_BYTES = 128
 _FINE_BYTES = 16_384
-"""Length up to which blocks are short, because conversations with one beginning must be told apart; later ones are as long."""
+"""Blocks grow up to this length: short ones first, so that conversations that share a beginning still differ early."""
 _MAX_PROMPTS = 65_536
 _SLACK = 4
 
@@ -58,7 +58,7 @@ class HttpTransport:
         self,
         url: str,
         headers: Mapping[str, str],
-        most: int,
+        max_concurrency: int,
         *,
         max_bytes: int,
         wall: Callable[[], float] = time.time,
@@ -66,13 +66,13 @@ class HttpTransport:
         """Describe the pool; it is opened by `async with`.
 
         :param headers: headers of every request.
-        :param most: maximum number of concurrent requests.
+        :param max_concurrency: maximum number of concurrent requests.
         :param max_bytes: maximum size of an answer.
         :param wall: time of day, for endpoints that send a date in `Retry-After`.
         """
         self._url = url
         self._headers = headers
-        self._most = most
+        self._max_concurrency = max_concurrency
         self._max_bytes = max_bytes
         self._wall = wall
         self._session: aiohttp.ClientSession | None = None
@@ -84,7 +84,7 @@ class HttpTransport:
 
         headers = {"Content-Type": "application/json", "User-Agent": "agentflow", **self._headers}
         self._session = open_session(
-            connector=aiohttp.TCPConnector(limit=self._most + 1, keepalive_timeout=IDLE_SECONDS),
+            connector=aiohttp.TCPConnector(limit=self._max_concurrency + 1, keepalive_timeout=IDLE_SECONDS),
             cookie_jar=aiohttp.DummyCookieJar(),
             headers=headers,
             proxy=_proxy_for(URL(self._url)),
@@ -177,10 +177,10 @@ def _name_of(error: BaseException) -> str:
 class _ReplicaConnection:
     """Connections to one replica, its calls, and the prompts that it has in its prefix cache."""
 
-    def __init__(self, replica: "Replica", most: int, max_bytes: int) -> None:
+    def __init__(self, replica: "Replica", max_concurrency: int, max_bytes: int) -> None:
         self.replica = replica
         self._name = blake2b(replica.url.encode(), digest_size=16).digest()
-        self.transport = HttpTransport(replica.url, bearer(replica.key), most, max_bytes=max_bytes)
+        self.transport = HttpTransport(replica.url, bearer(replica.key), max_concurrency, max_bytes=max_bytes)
         self.failed = False
         """It failed since the last reading of the table."""
         self._read: OrderedDict[bytes, None] = OrderedDict()
@@ -232,10 +232,10 @@ class ReplicaTransport:
     request is sent to the next one at once.
     """
 
-    def __init__(self, address: ModelAddress, most: int, clock: Clock) -> None:
+    def __init__(self, address: ModelAddress, max_concurrency: int, clock: Clock) -> None:
         """Describe it; the table is opened by `async with`."""
         self._address = address
-        self._most = most
+        self._max_concurrency = max_concurrency
         self._clock = clock
         self._connections: dict[Replica, _ReplicaConnection] = {}
         self._table: ReplicaTable
@@ -321,7 +321,7 @@ class ReplicaTransport:
                 await self._connections.pop(replica).close()
             for replica in sorted(live - self._connections.keys()):
                 remember_secrets(replica.key, "key")
-                connection = _ReplicaConnection(replica, self._most, self._address.response_bytes)
+                connection = _ReplicaConnection(replica, self._max_concurrency, self._address.response_bytes)
                 await connection.transport.__aenter__()
                 self._connections[replica] = connection
 

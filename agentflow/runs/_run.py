@@ -276,7 +276,7 @@ class SupervisedRun(Generic[C, P]):
         self.directory.check(sum(await run.counts()) > 0)
         await run.keep(RUN_START, start_of(self._name, self.chosen))
         for blob, data in (blobs or {}).items():
-            await run.put_blob(data, blob.mime)
+            await run.blobs.put(data, blob.mime)
         await run.add_seeds(seeds, further=further)
         if self._retry_failed:
             await self._reopen_failed(run)

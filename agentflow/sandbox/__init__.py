@@ -6,12 +6,10 @@ stateful one. `SyncSandbox` is the variant without `await`.
 """
 
 from agentflow.sandbox._api_tools import register_api_tool
-from agentflow.sandbox._batch import Call
 from agentflow.sandbox._blocking import SyncSandbox
-from agentflow.sandbox._names import argument_of, backend_of
-from agentflow.sandbox._own_session import SessionInfo
-from agentflow.sandbox._sandbox import Sandbox
+from agentflow.sandbox._sandbox import Call, Sandbox, SessionInfo
 from agentflow.sandbox._settings import SandboxSettings, check_backends, import_tools, split_settings
+from agentflow.sandbox._tool_host import argument_of, backend_of
 from mcp_servers import Backend, Image, ResourceLink, Session, TextContent, Tool, ToolError, ToolResult, tool
 
 __all__ = [

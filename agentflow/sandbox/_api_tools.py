@@ -66,13 +66,13 @@ def _described(function: Callable[..., object], description: str | None) -> Call
     text = inspect.getdoc(function) or ""
     descriptions = dict(_DESCRIBED.findall(text))
     signature = inspect.signature(function)
-    kept = [
+    parameters = [
         parameter
         for parameter in signature.parameters.values()
         if parameter.kind is not inspect.Parameter.VAR_KEYWORD
     ]
     hints = typing.get_type_hints(function, include_extras=True)
-    for name in (parameter.name for parameter in kept):
+    for name in (parameter.name for parameter in parameters):
         hint = hints.get(name, Any)
         hints[name] = hint if hint is CallContext else _with_description(hint, descriptions.get(name), name)
     call = _invoker(function)
@@ -83,7 +83,7 @@ def _described(function: Callable[..., object], description: str | None) -> Call
     invoke.__doc__ = description or text.split(":param")[0].split("Args:")[0].strip()
     invoke.__qualname__ = getattr(function, "__qualname__", repr(function))
     invoke.__annotations__ = hints
-    vars(invoke)["__signature__"] = signature.replace(parameters=kept)
+    vars(invoke)["__signature__"] = signature.replace(parameters=parameters)
     return invoke
 
 

@@ -10,10 +10,7 @@ import anyio
 from anyio.from_thread import BlockingPortal
 
 from agentflow.errors import ErrorKind, ToolFailure
-from agentflow.sandbox._batch import Call
-from agentflow.sandbox._opening import Target
-from agentflow.sandbox._own_session import SessionInfo
-from agentflow.sandbox._sandbox import Sandbox
+from agentflow.sandbox._sandbox import Call, Sandbox, SessionInfo, Target
 from mcp_servers import Backend, Tool, ToolResult
 from mcp_servers.core import ProgressSink
 

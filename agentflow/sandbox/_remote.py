@@ -22,8 +22,7 @@ from agentflow._typeguards import is_object
 from agentflow.actors import Hosted
 from agentflow.errors import ErrorKind, ToolFailure, unwrap_group
 from agentflow.sandbox._launch import ServerLauncher, local_token
-from agentflow.sandbox._names import Names
-from agentflow.sandbox._tool_host import ToolHost
+from agentflow.sandbox._tool_host import Names, ToolHost
 from mcp_servers import Tool, ToolResult
 from mcp_servers.core import (
     CARD_KEY,
@@ -150,7 +149,9 @@ class RemoteToolHost(ToolHost):
             raise ToolFailure(ErrorKind.TIMEOUT, message) from None
         except MCPError as error:
             if error.code in (types.INVALID_PARAMS, RESOURCE_NOT_FOUND):
-                raise ToolFailure(ErrorKind.NOT_FOUND, f"nothing is kept as {uri!r}, or no longer.") from None
+                raise ToolFailure(
+                    ErrorKind.NOT_FOUND, f"no result named {uri!r}; it may have expired."
+                ) from None
             raise failure_of(error, self._url) from None
         content = resource.contents[0]
         if isinstance(content, types.TextResourceContents):
@@ -219,7 +220,9 @@ def _check_json(tool: str, arguments: Mapping[str, object]) -> None:
     try:
         json.dumps(arguments, ensure_ascii=False, allow_nan=False).encode()
     except (TypeError, ValueError) as error:
-        raise ToolFailure(ErrorKind.BAD_ARGUMENTS, f"{tool}: no JSON can say this: {error}") from None
+        raise ToolFailure(
+            ErrorKind.BAD_ARGUMENTS, f"{tool}: this value can't be encoded as JSON: {error}"
+        ) from None
 
 
 def _tool_of(listed: types.Tool) -> Tool:

@@ -1,30 +1,157 @@
-"""The sandbox facade for programs."""
+"""The sandbox for programs: one session on a tool host, single calls and batches."""
 
 import logging
 import warnings
-from collections.abc import Generator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Self
+from os import PathLike
+from typing import Any, Self, TypeAlias
+from urllib.parse import urlsplit
 
 import anyio
+import msgspec
+from msgspec import Struct
+from pydantic import SecretStr
 
-from agentflow._typeguards import is_list, is_object
-from agentflow.errors import ErrorKind, ToolFailure
-from agentflow.sandbox._batch import Call, run_batch
-from agentflow.sandbox._names import canonical_backend, documented_arguments
-from agentflow.sandbox._opening import Target, settings_for, tool_host_for
-from agentflow.sandbox._own_session import OwnSession, SessionInfo
-from agentflow.sandbox._tool_host import ToolHost
+from agentflow._typeguards import is_list, is_mapping, is_object
+from agentflow.actors import together
+from agentflow.errors import ConfigurationError, ErrorKind, ToolFailure
+from agentflow.sandbox._api_tools import api_backends
+from agentflow.sandbox._settings import SandboxSettings
+from agentflow.sandbox._tool_host import LocalToolHost, ToolHost, canonical_backend, documented_arguments
+from agentflow.settings import load_settings
 from agentflow.telemetry import conventions, tool_operation
-from mcp_servers import BACKENDS, Backend, TextContent, Tool, ToolResult
-from mcp_servers.core import ProgressSink
+from mcp_servers import BACKENDS, Backend, TextContent, Tool, ToolResult, load_backend
+from mcp_servers.core import ProgressSink, check_runtime, did_you_mean
 from runtimes import Runtime
 
 logger = logging.getLogger(__name__)
 
+Target: TypeAlias = str | PathLike[str] | SandboxSettings | None
+"""A server's URL, a settings file, settings, or `None` for the defaults."""
 GRACE_SECONDS = 5.0
 """Seconds to wait beyond a call's timeout: the tool ends its work first and returns its output."""
+END_SECONDS = 30.0
+"""Seconds for a session to end; a hanging server must not keep a sandbox from closing."""
+Call: TypeAlias = tuple[str, Mapping[str, object]] | Mapping[str, object]
+"""`("bash:run", {"command": "ls"})`, or `{"tool": "bash:run", "arguments": {"command": "ls"}, "timeout": 5}`;
+the documented names `action` and `params` are accepted, too.
+"""
+
+Execute: TypeAlias = Callable[..., Awaitable[ToolResult]]
+
+_KEYS = {
+    "tool": "tool",
+    "action": "tool",
+    "arguments": "arguments",
+    "params": "arguments",
+    "timeout": "timeout",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class SessionInfo:
+    """A backend that is live in a sandbox."""
+
+    backend: str
+    """Its name."""
+    session: str
+    """Handle of its session; all backends of a sandbox share one."""
+    running: int
+    """Number of calls running in the session."""
+    idle_seconds: float
+    """Seconds since the session was last used."""
+
+
+class _Session(Struct):
+    session: str
+
+
+class _SessionState(_Session):
+    backends: list[str]
+    running: int
+    idle_seconds: float
+
+
+class _SessionList(Struct):
+    sessions: list[_SessionState]
+
+
+class _ForkedSession(_Session):
+    left_behind: tuple[str, ...]
+
+
+class OwnSession:
+    """Session that is created at first use and driven by the `session_*` tools, as any client would."""
+
+    def __init__(self, host: ToolHost, handle: str | None = None) -> None:
+        self._host = host
+        self._handle = handle
+        self._lock = anyio.Lock()
+
+    async def handle(self) -> str:
+        """Return its handle; create it if necessary."""
+        if self._handle is None:
+            async with self._lock:
+                if self._handle is None:
+                    started = await self._call("start", {}, session=None)
+                    self._handle = msgspec.convert(started, _Session).session
+        return self._handle
+
+    async def add(self, settings: Mapping[str, Mapping[str, object]]) -> None:
+        """Make backends live, each with its settings."""
+        await self._call("add", {"settings": settings}, session=await self.handle())
+
+    async def remove(self, backends: Iterable[str]) -> None:
+        """Clean up backends."""
+        if self._handle is not None:
+            await self._call("remove", {"backends": list(backends)}, session=self._handle)
+
+    async def refresh(self) -> None:
+        """Reset its idle time."""
+        if self._handle is not None:
+            await self._call("add", {"settings": {}}, session=self._handle)
+
+    async def end(self) -> None:
+        """End it; the next use creates a new one. Does nothing if it has ended, or its server has."""
+        async with self._lock:
+            handle, self._handle = self._handle, None
+            if handle is None:
+                return
+            try:
+                await self._call("end", {}, session=handle, timeout=END_SECONDS)
+            except ToolFailure as failure:
+                if failure.kind not in (ErrorKind.SESSION_NOT_FOUND, ErrorKind.UNAVAILABLE):
+                    raise
+
+    async def info(self) -> list[SessionInfo]:
+        """Return the live backends."""
+        if self._handle is None:
+            return []
+        listing = msgspec.convert(await self._call("list", {}, session=None), _SessionList)
+        return [
+            SessionInfo(backend, state.session, state.running, state.idle_seconds)
+            for state in listing.sessions
+            if state.session == self._handle
+            for backend in state.backends
+        ]
+
+    async def fork(self) -> "tuple[OwnSession, tuple[str, ...]]":
+        """Return an independent copy, and a line for each thing that was not copied."""
+        if self._handle is None:
+            return OwnSession(self._host), ()
+        forked = msgspec.convert(await self._call("fork", {}, session=self._handle), _ForkedSession)
+        return OwnSession(self._host, forked.session), forked.left_behind
+
+    async def _call(
+        self, verb: str, arguments: Mapping[str, object], *, session: str | None, timeout: float | None = None
+    ) -> dict[str, object]:
+        tool = self._host.names.find(f"session_{verb}")
+        result = await self._host.call(tool, arguments, session=session, timeout=timeout, progress=None)
+        if result.error is not None:
+            raise ToolFailure(result.error.kind, result.error.message, result.data)
+        return result.data
 
 
 class Sandbox:
@@ -63,9 +190,9 @@ class Sandbox:
         :param auto_start: start a server on this machine if none answers at the URL; it stops with this sandbox.
         :raises ConfigurationError: if an argument can't be used, in one line.
         """
-        settings = settings_for(target, token=token, auto_start=auto_start)
+        settings = _settings_for(target, token=token, auto_start=auto_start)
         self._describe(
-            tool_host_for(settings, backends, runtime), settings.timeout if timeout is None else timeout
+            _tool_host_for(settings, backends, runtime), settings.timeout if timeout is None else timeout
         )
 
     def _describe(self, host: ToolHost, timeout: float | None) -> None:
@@ -184,8 +311,8 @@ class Sandbox:
         :raises ToolFailure: `tool_not_found`, for a pattern without a match.
         """
         await self.start()
-        wanted = [patterns] if isinstance(patterns, str) else patterns
-        selected = self._host.names_for(wanted).select(wanted)
+        patterns = [patterns] if isinstance(patterns, str) else patterns
+        selected = self._host.names_for(patterns).select(patterns)
         return [_without_session(tool) for tool in selected if tool.backend != "session"]
 
     async def warmup(self, *backends: str) -> None:
@@ -209,9 +336,9 @@ class Sandbox:
         :raises ToolFailure: if there is no such backend, or it can't be made live.
         """
         await self.start()
-        wanted = _settings_by_backend(backends, settings)
-        await self._host.warmup(wanted)
-        await self._session.add(wanted)
+        by_backend = _settings_by_backend(backends, settings)
+        await self._host.warmup(by_backend)
+        await self._session.add(by_backend)
         return await self._session.info()
 
     async def destroy_session(self, *backends: str | Sequence[str]) -> None:
@@ -311,3 +438,129 @@ def _settings_by_backend(
         return {canonical_backend(name): backend_settings for name, backend_settings in backends.items()}
     names = [backends] if isinstance(backends, str) else backends
     return {canonical_backend(name): settings or {} for name in names}
+
+
+async def run_batch(
+    execute: Execute, calls: Sequence[Call], *, parallel: bool, stop_on_error: bool
+) -> list[ToolResult]:
+    """Return a result for each call, in order. See `Sandbox.execute_batch`."""
+    if parallel and stop_on_error:
+        raise ConfigurationError(
+            "execute_batch: choose parallel or stop_on_error: calls at once have no order to stop in"
+        )
+    steps = [_bound(execute, call, number) for number, call in enumerate(calls)]
+    if parallel:
+        return await together(steps)
+    results: list[ToolResult] = []
+    for number, step in enumerate(steps):
+        results.append(await step())
+        if stop_on_error and not results[-1].ok:
+            skipped = ToolFailure(ErrorKind.CANCELLED, f"not called: call {number} of the batch failed.")
+            return results + [ToolResult.failed(skipped) for _ in steps[number + 1 :]]
+    return results
+
+
+def _bound(execute: Execute, call: Call, number: int) -> Callable[[], Awaitable[ToolResult]]:
+    """Return a function that makes a call.
+
+    :raises ConfigurationError: if the call is malformed.
+    """
+    if isinstance(call, tuple):
+        return partial(execute, call[0], call[1], timeout=None)
+    unknown = [key for key in call if key not in _KEYS]
+    if unknown:
+        raise ConfigurationError(
+            f"call {number} of the batch: unknown key {unknown[0]!r}.{did_you_mean(unknown[0], _KEYS)}"
+        )
+    parts = {_KEYS[key]: value for key, value in call.items() if value is not None}
+    tool, arguments, timeout = parts.get("tool"), parts.get("arguments", {}), parts.get("timeout")
+    if not (isinstance(tool, str) and is_mapping(arguments) and isinstance(timeout, int | float | None)):
+        raise ConfigurationError(
+            f"call {number} of the batch: needs a 'tool', and may have 'arguments' and a 'timeout'"
+        )
+    return partial(execute, tool, arguments, timeout=timeout)
+
+
+def _settings_for(target: Target, *, token: str | None, auto_start: bool | None) -> SandboxSettings:
+    """Return the settings of a target.
+
+    :raises ConfigurationError: if a settings file can't be used.
+    """
+    if isinstance(target, SandboxSettings):
+        settings = target
+    elif isinstance(target, str) and target.startswith(("http://", "https://")):
+        settings = SandboxSettings(server_url=target)
+    elif target is not None:
+        settings = load_settings(SandboxSettings, str(target))
+    else:
+        settings = SandboxSettings()
+    changes: dict[str, object] = {}
+    if token is not None:
+        changes["token"] = SecretStr(token)
+    if auto_start is not None:
+        changes["auto_start"] = auto_start
+    return settings.model_copy(update=changes)
+
+
+def _tool_host_for(
+    settings: SandboxSettings, backends: Sequence[str | Backend] | None, runtime: Runtime | None
+) -> ToolHost:
+    """Return the tool host, not open yet.
+
+    :raises ConfigurationError: for an unknown backend, or a contradictory combination.
+    """
+    if settings.server_url is None:
+        check_runtime(settings.runtime)
+        chosen = _backends(settings, backends)
+        loaded = {name: backend for name, backend in chosen.items() if backend is not None}
+        return LocalToolHost(
+            _by_own_names(settings, loaded),
+            [*loaded.values(), *api_backends(settings.apis)],
+            runtime,
+            unloaded=[name for name in chosen if name not in loaded],
+        )
+    if runtime is not None or any(isinstance(backend, Backend) for backend in backends or ()):
+        raise ConfigurationError(
+            "a remote sandbox takes no backend or runtime objects: give them to the server, or leave out the address"
+        )
+    from agentflow.sandbox._launch import ServerLauncher
+    from agentflow.sandbox._remote import RemoteToolHost  # the protocol's client is heavy
+
+    url = _endpoint(settings.server_url)
+    token = None if settings.token is None else settings.token.get_secret_value()
+    launcher = ServerLauncher(url, settings) if settings.auto_start else None
+    return RemoteToolHost(
+        url, token, launcher, spare=settings.hang_seconds, wall=settings.limits.wall_seconds
+    )
+
+
+def _endpoint(url: str) -> str:
+    """Return the endpoint of all backends together, if the URL is only the server's."""
+    return url if urlsplit(url).path.strip("/") else f"{url.rstrip('/')}/mcp"
+
+
+def _backends(settings: SandboxSettings, chosen: Sequence[str | Backend] | None) -> dict[str, Backend | None]:
+    """Return backends by the name used in settings; those known by name are loaded at first use."""
+    backends: dict[str, Backend | None] = {}
+    for backend in (settings.backend_names or BACKENDS) if chosen is None else chosen:
+        name = backend.name if isinstance(backend, Backend) else canonical_backend(backend)
+        if name in backends:
+            raise ConfigurationError(f"backend {name!r} is there already: name each one once")
+        if isinstance(backend, Backend):
+            backends[name] = backend
+        else:
+            backends[name] = None if name in BACKENDS else load_backend(name)
+    return backends
+
+
+def _by_own_names(settings: SandboxSettings, loaded: Mapping[str, Backend]) -> SandboxSettings:
+    """Return the settings with a backend's own name in place of its import path."""
+    own_names = {name: backend.name for name, backend in loaded.items()}
+    return settings.model_copy(
+        update={
+            "backends": {
+                own_names.get(name, name): values for name, values in settings.backend_settings.items()
+            },
+            "warmup": [own_names.get(name, name) for name in settings.warmup_names],
+        }
+    )

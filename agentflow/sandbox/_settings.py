@@ -9,7 +9,7 @@ from pydantic_settings import SettingsConfigDict
 
 from agentflow.errors import ConfigurationError
 from agentflow.sandbox._api_tools import registered_tools
-from agentflow.sandbox._names import BACKEND_ALIASES, canonical_backend
+from agentflow.sandbox._tool_host import BACKEND_ALIASES, canonical_backend
 from agentflow.settings import Settings, SettingsByName, import_named, nearest
 from mcp_servers.core import BACKENDS, HANG_SECONDS, RuntimeChoice, check_known
 from runtimes import InstanceSpec, Limits, NetworkAccess

@@ -15,7 +15,7 @@ from agentflow.synthesis._selection import find_strategy
 from agentflow.trace import Example
 
 if TYPE_CHECKING:
-    from agentflow.growth import GrowthSettings
+    from agentflow.engine import GrowthSettings
 
 
 Role = Literal["planner", "verifier", "generator", "reader", "learner", "agent"]
@@ -267,7 +267,7 @@ class SynthesisConfig(RunConfig):
     @property
     def growth(self) -> "GrowthSettings":
         """Settings of growing."""
-        from agentflow.growth import GrowthSettings, Unforkable  # loads the sandbox
+        from agentflow.engine import GrowthSettings, Unforkable  # loads the sandbox
 
         aims = tuple(tuple(KIND_AIMS[kind] for kind in turn) for turn in KIND_TURNS)
         return GrowthSettings(

@@ -14,6 +14,7 @@ import msgspec
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from agentflow.engine import fixed_names
 from agentflow.errors import ConfigurationError
 from agentflow.runs import AtomicFiles, BlobReader, image_file, image_record
 from agentflow.synthesis._config import QuotaSettings, SynthesisConfig
@@ -21,7 +22,6 @@ from agentflow.synthesis._report import Report, ReportBuilder
 from agentflow.synthesis._seed_result import Pair, PairAttempts, SeedResult, Surplus, Trajectory
 from agentflow.synthesis._task_pairs import task_pair_record
 from agentflow.tasks import VerifiableTask
-from agentflow.team import fixed_names
 from agentflow.text import quantity_of, tokens
 from agentflow.trace import (
     Action,

@@ -13,8 +13,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from agentflow.actors import together
+from agentflow.engine import BranchSandboxes, ExecutorPort
 from agentflow.errors import RunStopped
-from agentflow.growth import BranchSandboxes, ExecutorPort
 from agentflow.journal import Page
 from agentflow.questions import (
     KIND_TURNS,

@@ -9,8 +9,8 @@ import msgspec
 from msgspec.structs import replace
 
 from agentflow.actors import together
+from agentflow.engine import BranchSandboxes
 from agentflow.errors import ConfigurationError
-from agentflow.growth import BranchSandboxes
 from agentflow.journal import Page, Run
 from agentflow.runs import sandbox_settings
 from agentflow.sandbox import Sandbox
@@ -115,7 +115,7 @@ def _document_pictures(config: SynthesisConfig, team: Team, run: Run) -> TaskKin
             raise ConfigurationError(
                 f"tasks: document needs a {role} that sees pictures; set {role}_model to a model with vision=true"
             )
-    return DocumentPictures(team, derivation_settings(config), put_blob=run.put_blob, blob=run.blob)
+    return DocumentPictures(team, derivation_settings(config), run.blobs)
 
 
 def derivation_settings(config: SynthesisConfig) -> DerivationSettings:

@@ -14,8 +14,17 @@ import msgspec
 from msgspec.structs import replace
 
 from agentflow.actors import ChildSpec, Restart
+from agentflow.engine import (
+    BranchSandboxes,
+    EngineContext,
+    EpisodeEngine,
+    EpisodeSettings,
+    Grower,
+    PlannerPort,
+    with_observations,
+    without_observations,
+)
 from agentflow.errors import ConfigurationError, ErrorKind, error_line
-from agentflow.growth import BranchSandboxes, Grower, PlannerPort, with_observations, without_observations
 from agentflow.journal import NewSeed, Page, Run
 from agentflow.models import Model, ModelSettings
 from agentflow.runs import (
@@ -54,7 +63,7 @@ from agentflow.synthesis._seeds import Seeds, new_seeds, seeds_for
 from agentflow.synthesis._task_pairs import with_paths
 from agentflow.synthesis._tasks import derive_tasks, solution_kind, task_kind
 from agentflow.tasks import TaskKind, TaskVerifiers
-from agentflow.team import EpisodeSettings, ObservationLimits, Team, ToolAgent
+from agentflow.team import ROLES, ObservationLimits, Team, ToolAgent
 from agentflow.telemetry import record_score
 from agentflow.trace import Seed, Tree
 
@@ -241,7 +250,7 @@ class SynthesisRun(SupervisedRun[SynthesisConfig, SynthesisProgress]):
     async def _write_files(self, run: Run) -> None:
         folder, dropped = self.directory.folder, self.chosen.dropped
         self.report = await write_files(
-            results_of(run), folder, self.config, dropped_tools=dropped, read_blob=run.blob
+            results_of(run), folder, self.config, dropped_tools=dropped, read_blob=run.blobs.read
         )
 
     @property
@@ -280,14 +289,9 @@ class SynthesisRun(SupervisedRun[SynthesisConfig, SynthesisProgress]):
     async def _grow(self, run: Run, sandbox: Sandbox) -> None:
         models = await self._open_models(run, self._models)
         team = Team(
-            planner=models["planner"],
-            generator=models["generator"],
-            reader=models["reader"],
-            learner=models.get("learner"),
-            verifier=models.get("verifier"),
+            {role: model for role, model in models.items() if role in ROLES},
+            blobs=run.blobs,
             verify=self.config.verifier,
-            put_blob=run.put_blob,
-            blob=run.blob,
             observations=ObservationLimits(
                 each=self.config.max_observation_chars, total=self.config.max_evidence_chars
             ),
@@ -318,16 +322,13 @@ class SynthesisRun(SupervisedRun[SynthesisConfig, SynthesisProgress]):
         )
         spec = ChildSpec(id="sandboxes", start=lambda: pool, restart=Restart.TRANSIENT, shutdown=30)
         await start_child(self._supervisor, spec)
-        agent = ToolAgent(
-            model=model,
+        engine = EpisodeEngine(
+            agent=ToolAgent(model, run.blobs),
             tools=self.chosen.tools,
             settings=EpisodeSettings(max_turns=self.config.difficulty.max_turns),
-            put_blob=run.put_blob,
-            blob=run.blob,
-            prices=self.config.model_for("agent").known_prices,
-            gate=self._gate.run,
+            context=EngineContext(gate=self._gate.run),
         )
-        return AttemptMaker(agent=agent, fresh=pool.fresh)
+        return AttemptMaker(engine=engine, fresh=pool.fresh)
 
     async def _seed_worker(
         self, run: Run, sandbox: Sandbox, team: Team, agent: AttemptMaker | None

@@ -24,7 +24,7 @@ from mcp_servers.core._running import (
     sendable,
     shown,
 )
-from mcp_servers.core._session import Session
+from mcp_servers.core._sessions import Session
 from mcp_servers.core._tool import tool
 from runtimes import WORKSPACE, ExecResult, FrameError, Instance, Outcome, RunResult, decode_untrusted
 

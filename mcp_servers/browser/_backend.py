@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from playwright.async_api import Frame, Page, Route
 
     from mcp_servers.browser._state import Tab
-    from mcp_servers.core._session import Session
+    from mcp_servers.core._sessions import Session
 
 _GROUPS: dict[str, tuple[type, ...]] = {
     "core": (NavigationTools, ElementTools, InspectionTools),

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from playwright.async_api import Download, FilePayload
 
     from mcp_servers.browser._state import BrowserState
-    from mcp_servers.core._session import Session
+    from mcp_servers.core._sessions import Session
 
 
 DOWNLOADS_DIRECTORY = "downloads"

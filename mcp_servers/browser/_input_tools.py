@@ -28,7 +28,7 @@ from mcp_servers.browser._schemas import (
 )
 from mcp_servers.browser._state import BrowserState
 from mcp_servers.core._call import CallContext
-from mcp_servers.core._session import Session
+from mcp_servers.core._sessions import Session
 from mcp_servers.core._tool import tool
 
 if TYPE_CHECKING:

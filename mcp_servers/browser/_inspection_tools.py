@@ -26,7 +26,7 @@ from mcp_servers.browser._snapshots import page_state, snapshot_of, with_title
 from mcp_servers.browser._state import LEVELS, BrowserState, Level, Tab
 from mcp_servers.core._call import CallContext, Image
 from mcp_servers.core._running import shown
-from mcp_servers.core._session import Session
+from mcp_servers.core._sessions import Session
 from mcp_servers.core._tool import tool
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from mcp_servers.browser._schemas import PageState
 from mcp_servers.browser._snapshots import page_state, tab_infos
 from mcp_servers.browser._state import BrowserState, MediaFeatures
 from mcp_servers.core._call import CallContext
-from mcp_servers.core._session import Session
+from mcp_servers.core._sessions import Session
 from mcp_servers.core._tool import tool
 from runtimes.egress import http_target, resolve_public
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from mcp_servers.browser._schemas import PageState
     from mcp_servers.browser._state import Tab
     from mcp_servers.core._call import CallContext
-    from mcp_servers.core._session import Session
+    from mcp_servers.core._sessions import Session
 
 
 T = TypeVar("T")

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from mcp_servers.browser._state import BrowserState, Tab
     from mcp_servers.core._call import CallContext
-    from mcp_servers.core._session import Session
+    from mcp_servers.core._sessions import Session
 
 
 MAX_ERRORS = 20

@@ -31,7 +31,7 @@ from mcp_servers.core._running import (
     sendable,
     shown,
 )
-from mcp_servers.core._session import Session
+from mcp_servers.core._sessions import Session
 from mcp_servers.core._tool import tool
 from runtimes import MIB, Display, FrameError, JsonLimits, Outcome, OutputSink, RunResult, decode_untrusted
 

@@ -15,7 +15,7 @@ from agentflow.errors import ErrorKind, ToolFailure
 from agentflow.settings import Section
 from mcp_servers.code._results import InstallResult
 from mcp_servers.core._call import CallContext
-from mcp_servers.core._session import Session
+from mcp_servers.core._sessions import Session
 from runtimes import MIB, WORKSPACE, Instance
 
 _PASSED_ON = frozenset(

@@ -30,8 +30,7 @@ from mcp_servers.core._runtimes import (
     process_runtime,
     runtime_maker,
 )
-from mcp_servers.core._session import Resource, Session
-from mcp_servers.core._sessions import DefaultSession, Sessions, TableLimits
+from mcp_servers.core._sessions import DefaultSession, Resource, Session, Sessions, TableLimits
 from mcp_servers.core._shares import ClientQuota
 from mcp_servers.core._table import LOCAL, ToolTable
 from mcp_servers.core._tool import CARD_KEY, UNUSABLE_KEY, Hints, Tool, tool

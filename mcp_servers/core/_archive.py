@@ -137,10 +137,10 @@ class Archive:
         return await self._storage.open(_name_of(handle, owner))
 
     async def _make_room(self) -> None:
-        kept = sorted(await self._storage.list())
-        total = sum(archive.size for archive in kept)
+        archives = sorted(await self._storage.list())
+        total = sum(archive.size for archive in archives)
         oldest: list[str] = []
-        for archive in kept:
+        for archive in archives:
             if total <= self._max_bytes:
                 break
             oldest.append(archive.name)

@@ -12,7 +12,7 @@ from agentflow.errors import ConfigurationError
 from agentflow.settings import import_object, nearest, unknown_key
 from mcp_servers.core._failures import did_you_mean
 from mcp_servers.core._running import check_settings
-from mcp_servers.core._session import Session
+from mcp_servers.core._sessions import Session
 from mcp_servers.core._tool import Tool, tools_of
 from runtimes import Instance
 

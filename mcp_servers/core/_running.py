@@ -9,7 +9,7 @@ from pydantic import BaseModel, Field, ValidationError
 from agentflow.errors import ConfigurationError, ErrorKind, ToolFailure
 from agentflow.settings import Section, explain_line
 from mcp_servers.core._call import CallContext, Output
-from mcp_servers.core._session import Session
+from mcp_servers.core._sessions import Session
 from runtimes import Outcome, OutputSink
 
 M = TypeVar("M", bound=BaseModel)

@@ -6,8 +6,7 @@ from pydantic import Field
 
 from mcp_servers.core._backend import Backend
 from mcp_servers.core._call import CallContext, Output
-from mcp_servers.core._session import Session
-from mcp_servers.core._sessions import Sessions
+from mcp_servers.core._sessions import Session, Sessions
 from mcp_servers.core._tool import tool
 
 SESSIONS = "session"

@@ -1,25 +1,266 @@
-"""The sessions of a tool table: start, fork, end, list, expire."""
+"""Sessions: the live state of one sandbox across its backends, and the sessions of a tool table."""
 
 import logging
 import secrets
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass, field
-from typing import IO
+from collections import OrderedDict
+from collections.abc import (
+    AsyncGenerator,
+    Awaitable,
+    Callable,
+    Generator,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
+from contextlib import ExitStack, asynccontextmanager, contextmanager
+from dataclasses import dataclass, field, replace
+from typing import IO, TYPE_CHECKING, TypeVar
 
 import anyio
 
 from agentflow.errors import CannotFork, ErrorKind, RuntimeFailure, ToolFailure
 from mcp_servers.core._archive import Archive
-from mcp_servers.core._backend import Backend
 from mcp_servers.core._call import HANG_SECONDS, ResourceLink
 from mcp_servers.core._failures import did_you_mean, quoted
-from mcp_servers.core._session import Resource, ResourceStore, Session
 from mcp_servers.core._shares import ClientQuota, Shares
 from runtimes import MIB, Instance
 
+if TYPE_CHECKING:
+    from mcp_servers.core._backend import Backend
+
 logger = logging.getLogger(__name__)
+
+
+MAX_RESOURCES = 1000
+"""Maximum number of resources in a store, because each has an overhead."""
+
+
+@dataclass(frozen=True, slots=True)
+class Resource:
+    """One kept item."""
+
+    uri: str
+    """URI to read it by."""
+    name: str
+    """A short name for people."""
+    mime: str
+    """MIME type."""
+    data: bytes
+    """The content."""
+
+    @property
+    def link(self) -> ResourceLink:
+        """A link to it."""
+        return ResourceLink(self.uri, self.name, self.mime, len(self.data))
+
+
+class ResourceStore:
+    """Resources up to a total size and count; the oldest are dropped first."""
+
+    def __init__(self, capacity: int) -> None:
+        self._capacity = capacity
+        self._size = 0
+        self._resources: OrderedDict[str, Resource] = OrderedDict()
+
+    def put(self, resource: Resource) -> None:
+        """Store a resource, truncated if it is larger than the whole store."""
+        if len(resource.data) > self._capacity:
+            resource = replace(resource, data=resource.data[: self._capacity])
+        self._resources[resource.uri] = resource
+        self._size += len(resource.data)
+        while self._size > self._capacity or len(self._resources) > MAX_RESOURCES:
+            _, oldest = self._resources.popitem(last=False)
+            self._size -= len(oldest.data)
+
+    def get(self, uri: str) -> Resource | None:
+        """Return the resource, or `None` if it was dropped or never stored."""
+        return self._resources.get(uri)
+
+    def __iter__(self) -> Iterator[Resource]:
+        """Iterate over all resources, oldest first."""
+        return iter(tuple(self._resources.values()))
+
+    def copy(self) -> "ResourceStore":
+        """Return a store with the same resources; their bytes are shared."""
+        other = ResourceStore(self._capacity)
+        for resource in self:
+            other.put(resource)
+        return other
+
+
+S = TypeVar("S")
+
+
+class CallGate:
+    """A shared/exclusive lock: calls enter together; `alone` waits for running calls and blocks new ones."""
+
+    __slots__ = ("_drained", "_lock", "_opened", "running")
+
+    def __init__(self) -> None:
+        self.running = 0
+        """Number of calls inside."""
+        self._lock = anyio.Lock()
+        self._opened: anyio.Event | None = None
+        self._drained: anyio.Event | None = None
+
+    async def enter(self) -> None:
+        """Enter; waits while somebody is inside alone or waits to be. Pair with `leave`."""
+        while self._opened is not None:
+            await self._opened.wait()
+        self.running += 1
+
+    def leave(self) -> None:
+        """Leave."""
+        self.running -= 1
+        if self.running == 0 and self._drained is not None:
+            self._drained.set()
+
+    @asynccontextmanager
+    async def alone(self) -> AsyncGenerator[None]:
+        """Wait until all have left, and keep others out inside the block."""
+        async with self._lock:
+            opened = self._opened = anyio.Event()
+            try:
+                if self.running:
+                    self._drained = anyio.Event()
+                    await self._drained.wait()
+                yield
+            finally:
+                self._drained = self._opened = None
+                opened.set()
+
+
+class Session:
+    """A session: an owner, at most one instance shared by all backends, and the state of each backend.
+
+    Created only by `Sessions`. A tool with a parameter of this type gets the session of the call.
+    """
+
+    def __init__(
+        self,
+        handle: str,
+        owner: str,
+        *,
+        start_instance: Callable[[], Awaitable[Instance]],
+        settings: Mapping[str, Mapping[str, object]],
+        resources: ResourceStore,
+        now: float,
+        expires: bool = True,
+        parent: str | None = None,
+    ) -> None:
+        self.handle = handle
+        """The name that clients use; cannot be guessed."""
+        self.owner = owner
+        """The principal that created it; nobody else can use it."""
+        self.settings = settings
+        """Settings for this session, by backend."""
+        self.resources = resources
+        """Resources kept for it."""
+        self.parent = parent
+        """Handle of the session that it was forked from."""
+        self.live: dict[str, None] = {}
+        """Names of the backends initialized in it, in order."""
+        self.started = now
+        """Start time."""
+        self.used = now
+        """Time of last use."""
+        self.expires = expires
+        """It ends after being idle for too long."""
+        self.ended = False
+        """It has ended or is ending."""
+        self.lost = False
+        """Its instance has died; the session will be ended."""
+        self.gate = CallGate()
+        """Lock between calls (shared) and forks (exclusive)."""
+        self.turn = anyio.Lock()
+        """Held while a backend is initialized."""
+        self._states: dict[type, object] = {}
+        self._scopes: set[anyio.CancelScope] = set()
+        self._start_instance = start_instance
+        self._instance: Instance | None = None
+        self._instance_lock = anyio.Lock()
+        self._kept = 0
+
+    async def instance(self) -> Instance:
+        """Return the session's instance; the first call starts it.
+
+        :raises IsolationUnavailable: if this machine does not support the isolation.
+        :raises ToolFailure: `unavailable` if the server has no runtime.
+        """
+        if self._instance is not None:
+            return self._instance
+        async with self._instance_lock:
+            self.check_alive()
+            if self._instance is None:
+                await self.adopt(await self._start_instance())
+            assert self._instance is not None
+            return self._instance
+
+    @property
+    def current_instance(self) -> Instance | None:
+        """The instance, or `None` if it has not been started."""
+        return self._instance
+
+    def put(self, state: object) -> None:
+        """Store a backend's state for this session, keyed by its type."""
+        self._states[type(state)] = state
+
+    def get(self, kind: type[S]) -> S:
+        """Return the state of that type.
+
+        :raises KeyError: if there is none.
+        """
+        state = self._states[kind]
+        assert isinstance(state, kind)
+        return state
+
+    def keep(self, name: str, mime: str, data: bytes) -> ResourceLink:
+        """Keep data as a resource, so that a result can link to it (`context.show(link)`) and a client can read it.
+
+        The total size per session is limited; the oldest resources are dropped first.
+        """
+        self._kept += 1
+        resource = Resource(f"agentflow://{self.handle}/{self._kept}/{name}", name, mime, data)
+        self.resources.put(resource)
+        return resource.link
+
+    def check_alive(self) -> None:
+        """Raise if the session has ended.
+
+        :raises ToolFailure: `session_not_found`.
+        """
+        if self.ended:
+            raise ToolFailure(ErrorKind.SESSION_NOT_FOUND, f"session {self.handle!r} has ended.")
+
+    async def adopt(self, instance: Instance) -> None:
+        """Take ownership of an instance that was just started or forked.
+
+        :raises ToolFailure: `session_not_found` if the session has ended meanwhile; the instance is then stopped.
+        """
+        if self.ended:
+            with anyio.CancelScope(shield=True):
+                await instance.stop()
+        self.check_alive()
+        self._instance = instance
+
+    @contextmanager
+    def cancelled_at_end(self) -> Generator[None]:
+        """Cancel the block when the session ends, then raise `session_not_found`."""
+        with anyio.CancelScope() as scope:
+            self._scopes.add(scope)
+            try:
+                yield
+            finally:
+                self._scopes.discard(scope)
+        if scope.cancelled_caught:
+            self.check_alive()
+
+    def cancel_calls(self) -> None:
+        """Cancel every running call."""
+        for scope in tuple(self._scopes):
+            scope.cancel()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,14 +293,14 @@ class Sessions:
 
     def __init__(
         self,
-        backends: Mapping[str, Backend],
+        backends: "Mapping[str, Backend]",
         *,
         start_instance: Callable[[Mapping[str, str]], Awaitable[Instance]],
         limits: TableLimits,
         settings: Mapping[str, Mapping[str, object]],
         clock: Callable[[], float] = time.monotonic,
         handles: Callable[[], str] = new_handle,
-        warm_up: Callable[[Backend], Awaitable[None]],
+        warm_up: "Callable[[Backend], Awaitable[None]]",
         archive: Archive | None = None,
     ) -> None:
         self._backends = backends
@@ -73,7 +314,7 @@ class Sessions:
         self._sessions: dict[str, Session] = {}
         quotas = {client: quota.sessions for client, quota in limits.clients.items()}
         self._shares = Shares(limits.sessions, quotas)
-        self._kept: dict[str, _KeptResults] = {}
+        self._results: dict[str, _KeptResults] = {}
         self._closed = False
 
     def __len__(self) -> int:
@@ -118,8 +359,8 @@ class Sessions:
 
     def links(self, principal: str) -> tuple[ResourceLink, ...]:
         """Return links to the resources of the principal's sessions; a resource shared by forks appears once."""
-        kept = {resource.uri: resource for store in self._stores(principal) for resource in store}
-        return tuple(resource.link for resource in kept.values())
+        resources = {resource.uri: resource for store in self._stores(principal) for resource in store}
+        return tuple(resource.link for resource in resources.values())
 
     def keep(self, principal: str, name: str, mime: str, data: bytes) -> ResourceLink:
         """Keep a part of a result that its client cannot receive; the oldest are dropped beyond `kept_bytes` per principal.
@@ -130,22 +371,23 @@ class Sessions:
             for resource in store:
                 if resource.data is data:
                     return resource.link
-        kept = self._kept.get(principal)
-        if kept is None:
-            kept = self._kept[principal] = _KeptResults(
+        results = self._results.get(principal)
+        if results is None:
+            results = self._results[principal] = _KeptResults(
                 self._handles(), ResourceStore(self._limits.kept_bytes)
             )
         if len(data) > self._limits.kept_bytes:
             # Kept alone rather than truncated.
-            kept.resources = ResourceStore(len(data))
-        kept.count += 1
-        resource = Resource(f"agentflow://{kept.handle}/{kept.count}/{name}", name, mime, data)
-        kept.resources.put(resource)
+            results.resources = ResourceStore(len(data))
+        results.count += 1
+        resource = Resource(f"agentflow://{results.handle}/{results.count}/{name}", name, mime, data)
+        results.resources.put(resource)
         return resource.link
 
     def _stores(self, principal: str) -> Sequence[ResourceStore]:
-        kept = self._kept.get(principal)
-        return [*(session.resources for session in self.list(principal)), *([kept.resources] if kept else [])]
+        stores = [session.resources for session in self.list(principal)]
+        results = self._results.get(principal)
+        return stores if results is None else [*stores, results.resources]
 
     async def start(
         self,
@@ -162,8 +404,8 @@ class Sessions:
         :raises ToolFailure: `busy` at the limit, `bad_arguments` for an unknown backend, `not_found` if those files were
             not kept.
         """
-        wanted: dict[str, None] = dict.fromkeys([*backends, *(settings or {})])
-        for name in wanted:
+        live_backends: dict[str, None] = dict.fromkeys([*backends, *(settings or {})])
+        for name in live_backends:
             self._backend(name)
         with ExitStack() as opened:
             files = None if files_of is None else await self._kept_files(files_of, principal)
@@ -173,7 +415,7 @@ class Sessions:
             try:
                 if files is not None:
                     await self._load(session, files)
-                await self._make_all_live(session, wanted)
+                await self._make_all_live(session, live_backends)
             except BaseException:
                 await self.end(session)
                 raise
@@ -205,7 +447,7 @@ class Sessions:
         finally:
             session.gate.leave()
 
-    async def make_live(self, session: Session, backend: Backend) -> None:
+    async def make_live(self, session: Session, backend: "Backend") -> None:
         """Initialize the backend in the session, once, after warming it up if necessary."""
         await self._warm_up(backend)
         async with session.turn:
@@ -217,7 +459,7 @@ class Sessions:
             session.live[backend.name] = None
 
     @staticmethod
-    def _session_settings(session: Session, backend: Backend) -> Mapping[str, object]:
+    def _session_settings(session: Session, backend: "Backend") -> Mapping[str, object]:
         settings = session.settings.get(backend.name, {})
         for name in sorted(backend.reserved.intersection(settings)):
             message = f"setting {name!r} of {backend.name} can only be set by the server, not by a session."
@@ -314,7 +556,7 @@ class Sessions:
                 group.start_soon(self.end, session)
         return len(idle)
 
-    def _backend(self, name: str) -> Backend:
+    def _backend(self, name: str) -> "Backend":
         backend = self._backends.get(name)
         if backend is None:
             message = f"no backend {quoted(name)}.{did_you_mean(name, self._backends)}"
@@ -384,7 +626,7 @@ class Sessions:
         if scope.cancelled_caught:
             logger.error("cannot keep the files of a session of %s: it took too long", session.owner)
 
-    async def _clean(self, session: Session, backend: Backend) -> None:
+    async def _clean(self, session: Session, backend: "Backend") -> None:
         with anyio.move_on_after(self._limits.end_seconds):
             try:
                 await backend.cleanup(session)

@@ -12,11 +12,9 @@ from mcp_servers.core._archive import Archive
 from mcp_servers.core._backend import Backend
 from mcp_servers.core._call import CallContext, ProgressSink, ResourceLink, ToolResult, seconds_until_hung
 from mcp_servers.core._failures import did_you_mean, failure_of, quoted
-from mcp_servers.core._session import Resource, Session
 from mcp_servers.core._session_tools import SESSIONS, SessionTools
-from mcp_servers.core._sessions import DefaultSession, Sessions, TableLimits, new_handle
-from mcp_servers.core._signature import SESSION_ARGUMENT
-from mcp_servers.core._tool import Tool
+from mcp_servers.core._sessions import DefaultSession, Resource, Session, Sessions, TableLimits, new_handle
+from mcp_servers.core._tool import SESSION_ARGUMENT, Tool
 from runtimes import Instance, InstanceSpec, Runtime
 
 LOCAL = "local"

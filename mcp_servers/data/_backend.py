@@ -17,7 +17,7 @@ from mcp_servers.core._backend import Backend
 from mcp_servers.core._call import CallContext, Output, TextContent
 from mcp_servers.core._failures import did_you_mean, one_line, quoted
 from mcp_servers.core._running import RunSettings, check_outcome, check_settings, read_settings
-from mcp_servers.core._session import Session
+from mcp_servers.core._sessions import Session
 from mcp_servers.core._tool import tool
 from mcp_servers.data._results import ColumnLink, DataRan, FileProfile, Inspected, Slice, SliceColumn, summary
 from runtimes import WORKSPACE, FrameError, Instance, JsonLimits, decode_untrusted

@@ -17,7 +17,7 @@ from agentflow.text import without_reasoning
 from mcp_servers.core._backend import Backend
 from mcp_servers.core._call import CallContext, Image, TextContent
 from mcp_servers.core._running import check_settings, read_settings
-from mcp_servers.core._session import Session
+from mcp_servers.core._sessions import Session
 from mcp_servers.core._tool import tool
 from mcp_servers.document._document import (
     DocumentTable,

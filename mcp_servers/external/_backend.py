@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from agentflow.errors import ErrorKind, ToolFailure
 from mcp_servers.core._backend import Backend
-from mcp_servers.core._session import Session
+from mcp_servers.core._sessions import Session
 from mcp_servers.core._tool import Tool
 from mcp_servers.external._settings import ExternalSettings, MountSettings, servers_of
 

@@ -17,7 +17,7 @@ from agentflow._typeguards import is_list, is_mapping, is_object
 from agentflow.errors import ErrorKind, ToolFailure
 from mcp_servers.core._call import ERROR_KEY, CallContext, Image, ResourceLink, TextContent
 from mcp_servers.core._running import shown
-from mcp_servers.core._session import Session
+from mcp_servers.core._sessions import Session
 from mcp_servers.external._schema_checker import Checker
 from runtimes import JsonLimits, check_json
 

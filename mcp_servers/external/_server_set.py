@@ -20,9 +20,8 @@ import mcp_types as types
 
 from agentflow.errors import ErrorKind, ToolFailure
 from mcp_servers.core._call import CallContext
-from mcp_servers.core._session import Session
-from mcp_servers.core._signature import SESSION_ARGUMENT, SESSION_SCHEMA, as_object
-from mcp_servers.core._tool import Hints, Tool
+from mcp_servers.core._sessions import Session
+from mcp_servers.core._tool import SESSION_ARGUMENT, SESSION_SCHEMA, Hints, Tool, as_object
 from mcp_servers.external._connections import Connector, connect
 from mcp_servers.external._content import MAX_TITLE, ContentPresenter, clean, clean_schema, data_of, one_line
 from mcp_servers.external._mounted_server import MountedServer

@@ -17,7 +17,7 @@ from mcp_servers.core._backend import Backend
 from mcp_servers.core._call import CallContext
 from mcp_servers.core._failures import one_line
 from mcp_servers.core._running import check_outcome, check_settings, read_settings
-from mcp_servers.core._session import Session
+from mcp_servers.core._sessions import Session
 from mcp_servers.core._tool import tool
 from mcp_servers.files import _search_program
 from mcp_servers.files._content import (

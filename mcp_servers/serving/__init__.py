@@ -14,10 +14,11 @@ if TYPE_CHECKING:
         tool_result,
     )
     from mcp_servers.serving._http import HttpServer
-    from mcp_servers.serving._protocol import McpAdapter
+    from mcp_servers.serving._protocol import AdapterOptions, McpAdapter
     from mcp_servers.serving._stdio import serve_stdio
 
 __all__ = [
+    "AdapterOptions",
     "HttpOptions",
     "HttpServer",
     "McpAdapter",
@@ -39,7 +40,7 @@ __getattr__ = lazy_exports(
         "._access": ["HttpOptions", "Origins", "token_file", "token_path"],
         "._client": ["SteadyTransport", "failure_of", "list_tools", "progress_relay", "tool_result"],
         "._http": ["HttpServer"],
-        "._protocol": ["McpAdapter"],
+        "._protocol": ["AdapterOptions", "McpAdapter"],
         "._stdio": ["serve_stdio"],
     },
 )

@@ -16,7 +16,7 @@ import mcp_types as types
 from agentflow._typeguards import is_list_or_tuple, is_mapping
 from agentflow.errors import ErrorKind, ToolFailure
 from mcp_servers.core._call import ERROR_KEY, Image, Part, ProgressSink, ResourceLink, TextContent, ToolResult
-from mcp_servers.core._session import Resource
+from mcp_servers.core._sessions import Resource
 
 PENDING = 64
 """Progress reports that may wait for a slow client; further ones are dropped."""

@@ -26,7 +26,7 @@ from mcp_servers.serving._fair_limiter import FairLimiter
 from mcp_servers.serving._http_framing import SESSIONS_HEADER
 from mcp_servers.serving._metrics import Metrics, own_usage
 from mcp_servers.serving._post_response import PostResponse
-from mcp_servers.serving._protocol import McpAdapter, RequestContext
+from mcp_servers.serving._protocol import AdapterOptions, McpAdapter, RequestContext
 from mcp_servers.serving._server_names import CONNECTION_HEADER, split_connection
 
 
@@ -247,20 +247,16 @@ class TableEndpoints:
         }
         for limiter in limiters.values():
             observe_queue("tool calls", limiter)
-        scopes = Scopes(self._options.scopes)
-        profiles = ClientProfiles(self._options.profiles)
+        options = AdapterOptions(
+            limiters=limiters.__getitem__,
+            scopes=Scopes(self._options.scopes),
+            metrics=self._metrics,
+            profiles=ClientProfiles(self._options.profiles),
+            routed=self._options.name is not None,
+        )
 
         def adapter(backend: str | None) -> McpAdapter:
-            return McpAdapter(
-                self._table,
-                principal=_principal,
-                backend=backend,
-                limiters=limiters.__getitem__,
-                scopes=scopes,
-                metrics=self._metrics,
-                profiles=profiles,
-                routed=self._options.name is not None,
-            )
+            return McpAdapter(self._table, principal=_principal, backend=backend, options=options)
 
         alone = {f"/{name}/mcp": adapter(name) for name in self._table.backends if name != SESSIONS}
         return {"/mcp": adapter(None), **alone}

@@ -22,10 +22,10 @@ from agentflow.actors import Hosted
 from agentflow.errors import ErrorKind, ToolFailure, unwrap_group
 from mcp_servers.core._backend import Backend
 from mcp_servers.core._call import TIMEOUT_KEY, ProgressSink, ResourceLink, ToolResult
-from mcp_servers.core._session import Resource, Session
 from mcp_servers.core._session_tools import SessionList, SessionSummary
-from mcp_servers.core._signature import SESSION_ARGUMENT
+from mcp_servers.core._sessions import Resource, Session
 from mcp_servers.core._table import LOCAL, ToolTable
+from mcp_servers.core._tool import SESSION_ARGUMENT
 from mcp_servers.serving._client import SteadyTransport, failure_of, list_tools, progress_relay, tool_result
 from mcp_servers.serving._content import kept_resource
 from mcp_servers.serving._endpoints import SESSIONS_PATH, SessionsReport

@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Callable, Mapping
 from contextlib import nullcontext
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
 import mcp_types as types
@@ -19,9 +19,8 @@ from agentflow.errors import ErrorKind, ToolFailure
 from mcp_servers.core._call import TIMEOUT_KEY, ProgressSink, ToolResult
 from mcp_servers.core._session_tools import SESSIONS
 from mcp_servers.core._sessions import DefaultSession
-from mcp_servers.core._signature import SESSION_ARGUMENT, with_required_session
 from mcp_servers.core._table import ToolTable
-from mcp_servers.core._tool import CARD_KEY, UNUSABLE_KEY, Tool
+from mcp_servers.core._tool import CARD_KEY, SESSION_ARGUMENT, UNUSABLE_KEY, Tool, with_required_session
 from mcp_servers.serving._access import Scopes
 from mcp_servers.serving._client_profiles import ClientProfile, ClientProfiles
 from mcp_servers.serving._content import RANGE_TEMPLATE, ResourceRange, call_result, fitted, relayed
@@ -48,6 +47,22 @@ GUIDE = "guide"
 """Name of the prompt that explains the tools."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AdapterOptions:
+    """Limits, access and forms of results that all adapters of a server share."""
+
+    limiters: Callable[[str], FairLimiter] | None = None
+    """Returns the concurrency limiter of a backend."""
+    scopes: Scopes = field(default_factory=Scopes)
+    """Backends that each principal may use."""
+    metrics: Metrics = field(default_factory=Metrics)
+    """Counts the calls."""
+    profiles: ClientProfiles = field(default_factory=ClientProfiles)
+    """Forms of results by client."""
+    routed: bool = False
+    """Clients name the session of a call in a header, too, for a router."""
+
+
 class McpAdapter:
     """Serves a tool table, or one backend of it, over MCP."""
 
@@ -58,30 +73,17 @@ class McpAdapter:
         principal: Callable[[RequestContext], str],
         backend: str | None = None,
         default: DefaultSession | None = None,
-        limiters: Callable[[str], FairLimiter] | None = None,
-        scopes: Scopes | None = None,
-        metrics: Metrics | None = None,
-        profiles: ClientProfiles | None = None,
-        routed: bool = False,
+        options: AdapterOptions | None = None,
     ) -> None:
         """:param principal: returns the sender of a request.
         :param backend: serve only this backend (and the session tools).
         :param default: session of clients that name none, for a transport with a single client; without it, `session` is
             a required argument.
-        :param limiters: returns the concurrency limiter of a backend.
-        :param scopes: backends that each principal may use.
-        :param metrics: counts the calls.
-        :param profiles: forms of results by client.
-        :param routed: clients name the session of a call in a header, too, for a router.
         """
         self._table = table
-        self._routed = routed
         self._principal = principal
         self._default = default
-        self._limiters = limiters
-        self._scopes = scopes or Scopes()
-        self._metrics = metrics or Metrics()
-        self._profiles = profiles or ClientProfiles()
+        self._options = options or AdapterOptions()
         self._backend = backend
         self._edition = -1
         self._tools_by_name: dict[str, Tool] = {}
@@ -98,7 +100,7 @@ class McpAdapter:
 
         def schema_of(name: str) -> dict[str, object] | None:
             # Without the header the call is still passed on to the right server; `_check_header` refuses a wrong one.
-            tool = None if self._routed else self._tools.get(name)
+            tool = None if self._options.routed else self._tools.get(name)
             return {} if tool is None else tool.input_schema
 
         return Server(
@@ -131,7 +133,7 @@ class McpAdapter:
         """List every tool that the caller may use, in a fixed order on one page."""
         self._renew()
         tools = self._listing.tools
-        if self._scopes:
+        if self._options.scopes:
             allowed = self._mine(self._principal(context))
             tools = [tool for tool in tools if tool.name in allowed]
         if not self._profile(context).structured:
@@ -142,7 +144,7 @@ class McpAdapter:
     def _profile(self, context: RequestContext) -> ClientProfile:
         client = context.session.client_params
         switch = None if context.request is None else context.request.query_params.get(STRUCTURED)
-        return self._profiles.of(
+        return self._options.profiles.of(
             "" if client is None else client.client_info.name,
             structured=None if switch is None else switch == "true",
         )
@@ -150,7 +152,9 @@ class McpAdapter:
     def _mine(self, principal: str) -> dict[str, Tool]:
         """Return the tools that this principal may use."""
         return {
-            name: tool for name, tool in self._tools.items() if self._scopes.allow(principal, tool.backend)
+            name: tool
+            for name, tool in self._tools.items()
+            if self._options.scopes.allow(principal, tool.backend)
         }
 
     @property
@@ -165,7 +169,7 @@ class McpAdapter:
             self._tools_by_name = {
                 tool.name: tool
                 if self._default or not tool.stateful
-                else _with_required_session(tool, in_header=self._routed)
+                else _with_required_session(tool, in_header=self._options.routed)
                 for tool in self._table.tools
                 if self._backend is None or tool.backend in (self._backend, SESSIONS)
             }
@@ -285,7 +289,7 @@ class McpAdapter:
     async def _call(
         self, context: RequestContext, params: types.CallToolRequestParams, progress: ProgressSink | None
     ) -> ToolResult:
-        with self._metrics.call(params.name if params.name in self._tools else "unknown") as ended:
+        with self._options.metrics.call(params.name if params.name in self._tools else "unknown") as ended:
             result = await self._answer(context, params, progress)
             ended(result)
             return result
@@ -297,7 +301,7 @@ class McpAdapter:
                 value = arguments.get(argument)
                 backends.update(map(str, value) if is_list(value) or is_object(value) else ())
         for backend in sorted(backends):
-            if not self._scopes.allow(principal, backend):
+            if not self._options.scopes.allow(principal, backend):
                 raise ToolFailure(ErrorKind.DENIED, f"this token may not use the backend {backend!r}.")
 
     async def _answer(
@@ -310,7 +314,8 @@ class McpAdapter:
                 raise self._table.unknown(params.name, self._mine(principal))
             self._check_scope(principal, tool, params.arguments or {})
             _check_header(context, params.arguments or {})
-            limiter = None if self._limiters is None or tool.interjects else self._limiters(tool.backend)
+            limiters = self._options.limiters
+            limiter = None if limiters is None or tool.interjects else limiters(tool.backend)
             async with nullcontext() if limiter is None else limiter.slot(principal):
                 result = await self._table.call(
                     tool.name,

@@ -23,7 +23,7 @@ from pydantic import ValidationError
 from mcp_servers.core._sessions import DefaultSession
 from mcp_servers.core._table import LOCAL, ToolTable
 from mcp_servers.serving._client_profiles import ClientProfiles
-from mcp_servers.serving._protocol import McpAdapter
+from mcp_servers.serving._protocol import AdapterOptions, McpAdapter
 
 MAX_LINE = 64 * 1024 * 1024
 """Maximum bytes of one message; a longer one is refused."""
@@ -45,9 +45,8 @@ async def serve_stdio(
             await serve_stdio(table)
     """
     default = DefaultSession(table.sessions, LOCAL)
-    adapter = McpAdapter(
-        table, principal=lambda _: LOCAL, backend=backend, default=default, profiles=profiles
-    )
+    options = AdapterOptions(profiles=profiles or ClientProfiles())
+    adapter = McpAdapter(table, principal=lambda _: LOCAL, backend=backend, default=default, options=options)
     server = adapter.server()
     try:
         with _wire() as (source, sink):

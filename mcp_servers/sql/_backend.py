@@ -13,7 +13,7 @@ from mcp_servers.core._backend import Backend
 from mcp_servers.core._call import CallContext, Output
 from mcp_servers.core._failures import did_you_mean
 from mcp_servers.core._running import check_settings, sendable
-from mcp_servers.core._session import Session
+from mcp_servers.core._sessions import Session
 from mcp_servers.core._tool import tool
 from mcp_servers.sql._access import DatabaseAccess, SessionCopies
 from mcp_servers.sql._databases import EngineName, databases_of

@@ -11,7 +11,7 @@ from agentflow.errors import ErrorKind, ToolFailure
 from mcp_servers.core._backend import Backend
 from mcp_servers.core._call import CallContext
 from mcp_servers.core._running import read_settings, sendable
-from mcp_servers.core._session import Session
+from mcp_servers.core._sessions import Session
 from mcp_servers.core._tool import tool
 from mcp_servers.vm import _results as out
 from mcp_servers.vm._evaluation import Evaluation

@@ -21,7 +21,7 @@ from agentflow.errors import ErrorKind, NotOffered, ToolFailure
 from agentflow.extras import with_command
 from agentflow.settings import Section
 from mcp_servers.core._failures import did_you_mean
-from mcp_servers.core._session import Session
+from mcp_servers.core._sessions import Session
 from mcp_servers.vm._results import ComparisonResult, EvaluationResult
 from mcp_servers.vm._session_machine import SessionMachine
 from mcp_servers.vm._steps import Command, Step, check, run_steps, words

@@ -14,7 +14,7 @@ from agentflow.actors import Hosted
 from agentflow.errors import ErrorKind, NotOffered, ToolFailure
 from mcp_servers.core._call import CallContext, Image
 from mcp_servers.core._failures import did_you_mean
-from mcp_servers.core._session import Session
+from mcp_servers.core._sessions import Session
 from mcp_servers.vm._results import MachineScreenshot, ScreenState, Size
 from mcp_servers.vm._settings import VmSettings
 from mcp_servers.vm._steps import wait_unchanging

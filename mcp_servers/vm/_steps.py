@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 
 from agentflow.errors import ErrorKind, ToolFailure
 from agentflow.settings import Section
-from mcp_servers.core._session import Session
+from mcp_servers.core._sessions import Session
 from runtimes import ExecResult, Machine, Outcome, Screen
 
 SCREEN_INTERVAL = 0.1

@@ -17,7 +17,7 @@ from mcp_servers.core._backend import Backend
 from mcp_servers.core._call import CallContext, Image, Output
 from mcp_servers.core._failures import did_you_mean
 from mcp_servers.core._running import read_settings
-from mcp_servers.core._session import Session
+from mcp_servers.core._sessions import Session
 from mcp_servers.core._tool import tool
 from mcp_servers.world._world import HouseholdWorld, World
 from mcp_servers.world.household import HOUSEHOLD

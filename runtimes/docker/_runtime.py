@@ -15,10 +15,9 @@ from runtimes.docker._bundle import CGROUP_PREFIX, BundleLauncher, remove_dead_c
 from runtimes.docker._instance import ContainerInstance, InitConnection
 from runtimes.docker._plan import ContainerLauncher, ContainerMount, ContainerOptions, ContainerPlan, Tier
 from runtimes.docker.inside import _paths
-from runtimes.process._instance import environment
+from runtimes.process._instance import environment, new_name
 from runtimes.process._pool import InstancePool
 from runtimes.process._runtime import wire_limits
-from runtimes.process._workspace import new_name
 from runtimes.process.trusted import _server_folder
 from runtimes.process.trusted._mounting import special_file
 

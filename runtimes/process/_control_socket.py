@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any, Generic, NamedTuple, TypeVar
 
 from runtimes._framing import FrameDecoder, FrameError, LineDecoder, pack_frame, unpack_message
-from runtimes.process._paced_reader import PacedReader
+from runtimes.process._output import PacedReader
 
 MIB = 1024 * 1024
 MAX_REPLY_BYTES = 32 * MIB

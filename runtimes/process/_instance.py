@@ -1,20 +1,28 @@
-"""Instance of the process runtime."""
+"""Instance of the process runtime: its sessions, commands, forks and files.
+
+Files are read and written through descriptors that the sandbox init process opens.
+"""
 
 import asyncio
 import contextlib
+import errno
+import json
 import os
 import re
+import secrets
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import IO, NamedTuple
+from typing import IO, NamedTuple, TypeVar
 
 import anyio
+import anyio.to_thread
 
 from agentflow.errors import CannotFork, InstanceGone, RuntimeFailure
 from runtimes._protocol import (
     WORKSPACE,
     ExecResult,
+    FileInfo,
     Fork,
     InstanceSpec,
     Language,
@@ -28,11 +36,12 @@ from runtimes.process._channel import RequestChannel
 from runtimes.process._command import CommandStream, RunningCommand
 from runtimes.process._network import InstanceNetwork
 from runtimes.process._sessions import PythonSession, ShellSession
-from runtimes.process._workspace import WorkspaceFiles, new_name, read_content, write_content
 from runtimes.process.linux import _cgroups, _processes
 from runtimes.process.trusted._base import MATPLOTLIB_FOLDER
 from runtimes.process.trusted._confine import LIBRARY_SETTINGS
 from runtimes.process.trusted._wire import WireMessage
+
+T = TypeVar("T")
 
 
 class LimitCounts(NamedTuple):
@@ -73,9 +82,16 @@ class LimitCounters:
 
 
 _STOP_DEADLINE = 30.0
+_LARGE = 1 << 20
+"""Contents of at least this many bytes are read and written in a thread."""
 _FULL = re.compile(r"\[Errno (27|28)\]|File too large|No space left on device")
 _NO_PROCESS = re.compile(r"\[Errno 11\]|fork: |can't start new thread|Resource temporarily unavailable")
 _NO_MEMORY = re.compile(r"MemoryError|Cannot allocate memory|\[Errno 12\]")
+
+
+def new_name() -> str:
+    """Return a random name for an instance."""
+    return secrets.token_hex(8)
 
 
 def environment(extra: Mapping[str, str]) -> dict[str, str]:
@@ -116,7 +132,7 @@ def _check_command(argv: Sequence[str], cwd: str | None, env: Mapping[str, str])
             )
 
 
-class ProcessInstance(WorkspaceFiles):
+class ProcessInstance:
     """Sandbox with a Python and a shell session. See `runtimes.Instance` and docs/process-runtime.md."""
 
     def __init__(
@@ -128,7 +144,10 @@ class ProcessInstance(WorkspaceFiles):
         env: Mapping[str, str] | None = None,
         network: InstanceNetwork | None = None,
     ) -> None:
-        super().__init__(client, name, spec)
+        self._client = client
+        self._id = name
+        self._spec = spec
+        self._gone = False
         self._instances = instances
         self._network = network or InstanceNetwork(None)
         variables = {"MPLCONFIGDIR": MATPLOTLIB_FOLDER, **self._network.environment(), **spec.env}
@@ -147,6 +166,10 @@ class ProcessInstance(WorkspaceFiles):
     def spec(self) -> InstanceSpec:
         """Spec that it was started with."""
         return self._spec
+
+    def _check(self) -> None:
+        if self._gone:
+            raise InstanceGone("the instance has ended")
 
     def _session(self, language: Language) -> PythonSession | ShellSession:
         return self._python if language == "python" else self._shell
@@ -336,12 +359,83 @@ class ProcessInstance(WorkspaceFiles):
         names = (await self._client.ask("events", sandbox=self._id)).fields["others"]
         return left + [f"the background process {name}" for name in names]
 
+    async def _file(
+        self,
+        action: str,
+        path: str,
+        details: Mapping[str, object] | None = None,
+        *,
+        op: str = "file",
+        fds: Sequence[int] = (),
+    ) -> WireMessage:
+        self._check()
+        request = {**(details or {}), "action": action, "path": path}
+        return await self._client.ask(op, fds, sandbox=self._id, request=request)
+
+    async def read(self, path: str, *, offset: int = 0, length: int | None = None) -> bytes:
+        """See `runtimes.Instance.read`."""
+        if offset < 0 or (length is not None and length < 0):
+            raise ValueError("offset and length can't be negative")
+        fd = (await self._file("open", path)).fds[0]
+        try:
+            size = max(0, os.fstat(fd).st_size - offset)
+            size = size if length is None else min(size, length)
+            return await _off_loop(lambda: _read(fd, offset, size), size)
+        finally:
+            os.close(fd)
+
+    async def write(self, path: str, data: bytes, *, append: bool = False, executable: bool = False) -> None:
+        """See `runtimes.Instance.write`."""
+        view, limit = memoryview(data), self._spec.limits.file_bytes
+        details = {"append": append, "executable": executable, "token": secrets.token_hex(8)}
+        reply = await self._file("create", path, details)
+        fd, target = reply.fds[0], reply.fields.get("target", path)
+        done = append
+        try:
+            if limit is not None and os.fstat(fd).st_size + len(view) > limit:
+                raise OSError(errno.EFBIG, os.strerror(errno.EFBIG), path)
+            await _off_loop(lambda: _write(fd, view, path), len(view))
+            if not append:
+                await self._file("commit", target, {"temporary": reply.fields["temporary"]})
+            done = True
+        finally:
+            os.close(fd)
+            if not done:
+                abandoned = {"temporary": reply.fields["temporary"], "abandon": True}
+                with anyio.CancelScope(shield=True), contextlib.suppress(OSError, RuntimeFailure):
+                    await self._file("commit", target, abandoned)
+
+    async def list(self, path: str = ".", *, recursive: bool = False) -> list[FileInfo]:
+        """See `runtimes.Instance.list`."""
+        fd = os.memfd_create("entries")
+        try:
+            await self._file("list", path, {"recursive": recursive}, op="list", fds=[fd])
+            return await _off_loop(lambda: _entries(fd), os.fstat(fd).st_size)
+        finally:
+            os.close(fd)
+
+    async def stat(self, path: str) -> FileInfo:
+        """See `runtimes.Instance.stat`."""
+        return FileInfo(*(await self._file("stat", path)).fields["info"])
+
+    async def make_directory(self, path: str) -> None:
+        """See `runtimes.Instance.make_directory`."""
+        await self._file("mkdir", path)
+
+    async def remove(self, path: str, *, recursive: bool = False) -> None:
+        """See `runtimes.Instance.remove`."""
+        await self._file("remove", path, op="remove" if recursive else "file")
+
+    async def move(self, source: str, destination: str, *, replace: bool = False) -> None:
+        """See `runtimes.Instance.move`."""
+        await self._file("move", source, {"destination": destination, "replace": replace})
+
     async def snapshot(self) -> Snapshot:
         """See `runtimes.Instance.snapshot`."""
         fd = os.memfd_create("snapshot")
         try:
             await self._pack(fd, None)
-            return Snapshot(await read_content(fd))
+            return Snapshot(await _read_all(fd))
         finally:
             os.close(fd)
 
@@ -360,7 +454,7 @@ class ProcessInstance(WorkspaceFiles):
         """
         fd = os.memfd_create("snapshot")
         try:
-            await write_content(fd, snapshot.archive)
+            await _write_all(fd, snapshot.archive)
             await self._unpack(fd)
         finally:
             os.close(fd)
@@ -414,3 +508,38 @@ class ProcessInstance(WorkspaceFiles):
         """Kill its processes and delete its files."""
         with contextlib.suppress(RuntimeFailure):
             await self._client.ask("stop", sandbox=self._id)
+
+
+async def _off_loop(work: Callable[[], T], size: int) -> T:
+    return work() if size < _LARGE else await anyio.to_thread.run_sync(work)
+
+
+async def _read_all(fd: int) -> bytes:
+    """Return the content of a file, outside the event loop if it is large."""
+    size = os.fstat(fd).st_size
+    return await _off_loop(lambda: _read(fd, 0, size), size)
+
+
+async def _write_all(fd: int, data: bytes) -> None:
+    """Write data to a file, outside the event loop if it is large."""
+    await _off_loop(lambda: _write(fd, memoryview(data), "snapshot"), len(data))
+
+
+def _read(fd: int, offset: int, length: int) -> bytes:
+    with os.fdopen(os.dup(fd), "rb") as file:
+        file.seek(offset)
+        return file.read(length)
+
+
+def _write(fd: int, view: memoryview, path: str) -> None:
+    try:
+        while view:
+            view = view[os.write(fd, view) :]
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, path) from None
+
+
+def _entries(fd: int) -> list[FileInfo]:
+    with os.fdopen(os.dup(fd), "rb") as file:
+        file.seek(0)
+        return sorted((FileInfo(*json.loads(line)) for line in file), key=lambda info: info.path)

@@ -19,11 +19,10 @@ from runtimes._protocol import Capabilities, InstanceSpec, Limits
 from runtimes.process._channel import RequestChannel
 from runtimes.process._containment import Lack
 from runtimes.process._fonts import font_list
-from runtimes.process._instance import ProcessInstance
+from runtimes.process._instance import ProcessInstance, new_name
 from runtimes.process._network import InstanceNetwork
 from runtimes.process._pool import InstancePool
 from runtimes.process._probe import missing
-from runtimes.process._workspace import new_name
 from runtimes.process.trusted import _server_folder, _wire
 
 if TYPE_CHECKING:

@@ -21,7 +21,6 @@ import anyio
 from agentflow.errors import CannotFork, InstanceGone, RuntimeFailure
 from runtimes._protocol import Display, Limits, Outcome, OutputSink, PythonError, RunResult
 from runtimes.process._channel import RequestChannel, socket_pair
-from runtimes.process._command import OutputPipes, make_pipes, wait_for_end
 from runtimes.process._control_socket import (
     MAX_TEXT_BYTES,
     ControlSocket,
@@ -31,6 +30,7 @@ from runtimes.process._control_socket import (
     ShellControlSocket,
     ShellReply,
 )
+from runtimes.process._output import OutputPipes, make_pipes, wait_for_end
 from runtimes.process.linux import _processes
 from runtimes.process.trusted import _wire
 

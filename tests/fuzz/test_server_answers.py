@@ -17,7 +17,7 @@ from agentflow.errors import AgentFlowError
 from agentflow.gateway import EpisodeOutcome, GatewayClient, GatewayError
 from agentflow.models import Accounts, ChatClient, model_failures
 from agentflow.models._apis import EncodedRequest
-from agentflow.models._token_answers import AnswerStream
+from agentflow.models._token_engine import AnswerStream
 from agentflow.models._transport import HttpTransport
 from agentflow.readers import EnvironmentFailure, EnvironmentService
 from agentflow.serving import EngineControl

@@ -3,27 +3,26 @@
 from agentflow.models._apis._anthropic import AnthropicApi
 from agentflow.models._apis._api import (
     AnswerSchema,
-    ApiAnswer,
     EncodedRequest,
     PreparedCall,
     ProviderApi,
     separate_reasoning,
+    without_reasoning,
 )
 from agentflow.models._apis._gemini import GeminiApi
 from agentflow.models._apis._ollama import OllamaApi
-from agentflow.models._apis._openai import AzureApi, LiteLlmApi, OpenAiApi
+from agentflow.models._apis._openai import AzureApi, OpenAiApi
 
 __all__ = [
     "AnswerSchema",
     "AnthropicApi",
-    "ApiAnswer",
     "AzureApi",
     "EncodedRequest",
     "GeminiApi",
-    "LiteLlmApi",
     "OllamaApi",
     "OpenAiApi",
     "PreparedCall",
     "ProviderApi",
     "separate_reasoning",
+    "without_reasoning",
 ]

@@ -7,21 +7,24 @@ import msgspec
 from msgspec import Struct
 
 from agentflow.models._answer_format import instruction
-from agentflow.models._apis._api import AnswerSchema, ApiAnswer, EncodedRequest, PreparedCall
-from agentflow.models._apis._messages import (
+from agentflow.models._apis._api import (
+    AnswerSchema,
+    EncodedRequest,
+    PreparedCall,
     TokenCount,
     arguments_object,
     as_base64,
     checked_usage,
+    is_closed,
     merged,
     parse_call,
+    simplified,
     split_system,
     state_of,
     with_last,
     without_none,
 )
-from agentflow.models._apis._schemas import is_closed, simplified
-from agentflow.models._protocol import ImagePart, Message, Part, TextPart, ToolCall, ToolReply
+from agentflow.models._protocol import Completion, ImagePart, Message, Part, TextPart, ToolCall, ToolReply
 
 _VERSION = "2026-10-21"
 _WITH_SAMPLING = {"anthropic-version": "2023-06-01"}
@@ -90,24 +93,24 @@ class AnthropicApi:
         """Return the headers of every request."""
         return {"anthropic-version": _VERSION, **({"x-api-key": key} if key else {})}
 
-    def encode(self, ask: PreparedCall) -> EncodedRequest:
+    def encode(self, call: PreparedCall) -> EncodedRequest:
         """Encode a request."""
-        sampling, messages = ask.sampling, ask.messages
-        schema_fields = _schema_fields(ask.answer_schema) if ask.answer_schema is not None else {}
-        if ask.answer_schema is not None and not schema_fields:
-            messages = with_last(messages, instruction(ask.answer_schema.name, ask.answer_schema.schema))
+        sampling, messages = call.sampling, call.messages
+        schema_fields = _schema_fields(call.answer_schema) if call.answer_schema is not None else {}
+        if call.answer_schema is not None and not schema_fields:
+            messages = with_last(messages, instruction(call.answer_schema.name, call.answer_schema.schema))
         system, others = split_system(messages)
         fields = without_none(
             {
-                "model": ask.model,
+                "model": call.model,
                 "max_tokens": sampling.max_tokens or _MAX_ANSWER_TOKENS,
                 "messages": [_message_fields(message) for message in others],
                 "system": system or None,
                 "temperature": sampling.temperature,
                 "top_p": sampling.top_p,
                 "stop_sequences": sampling.stop or None,
-                "tools": [_tool(tool.name, tool.description, tool.schema) for tool in ask.tools] or None,
-                "tool_choice": {"type": "none"} if ask.tools and not ask.may_call else None,
+                "tools": [_tool(tool.name, tool.description, tool.schema) for tool in call.tools] or None,
+                "tool_choice": {"type": "none"} if call.tools and not call.may_call else None,
                 **schema_fields,
             }
         )
@@ -115,7 +118,7 @@ class AnthropicApi:
         body = _ENCODER.encode(merged(fields, sampling.extra))
         return EncodedRequest("/messages", body, _WITH_SAMPLING if sampled else None)
 
-    def read(self, body: bytes, sent: int) -> ApiAnswer:
+    def read(self, body: bytes, sent: int) -> Completion[None]:
         """Decode an answer."""
         answer = _DECODER.decode(body)
         texts: list[str] = []
@@ -144,15 +147,14 @@ class AnthropicApi:
         explanation = answer.stop_details.explanation if answer.stop_details else None
         refusal = (explanation or "") if finish == "content_filter" else ""
         usage, problem = checked_usage(answer.usage, _USAGE, sent, text)
-        thought = "\n\n".join(filter(None, reasoning))
-        return ApiAnswer(
-            text,
-            finish,
-            refusal,
-            usage,
-            answer.model,
-            tuple(calls),
-            reasoning=thought,
+        return Completion(
+            text=text,
+            finish=finish,
+            refusal=refusal,
+            usage=usage,
+            model=answer.model,
+            calls=tuple(calls),
+            reasoning="\n\n".join(filter(None, reasoning)),
             usage_problem=problem,
         )
 
@@ -197,6 +199,6 @@ def _blocks(parts: list[Part]) -> Iterator[dict[str, Any]]:
             case ToolCall():
                 yield {"type": "tool_use", "id": part.id, "name": part.name, "input": arguments_object(part)}
             case ToolReply():
-                shown = list(_blocks(list(part.parts)))
-                reply: dict[str, Any] = {"type": "tool_result", "tool_use_id": part.call, "content": shown}
+                content = list(_blocks(list(part.parts)))
+                reply: dict[str, Any] = {"type": "tool_result", "tool_use_id": part.call, "content": content}
                 yield {**reply, "is_error": True} if part.failed else reply

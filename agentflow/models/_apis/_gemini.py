@@ -7,8 +7,9 @@ from urllib.parse import quote
 import msgspec
 from msgspec import Struct
 
-from agentflow.models._apis._api import ApiAnswer, EncodedRequest, PreparedCall
-from agentflow.models._apis._messages import (
+from agentflow.models._apis._api import (
+    EncodedRequest,
+    PreparedCall,
     TokenCount,
     arguments_object,
     as_base64,
@@ -18,10 +19,10 @@ from agentflow.models._apis._messages import (
     merged,
     split_system,
     text_of,
+    without_const,
     without_none,
 )
-from agentflow.models._apis._schemas import without_const
-from agentflow.models._protocol import ImagePart, Message, Part, TextPart, ToolCall, ToolReply
+from agentflow.models._protocol import Completion, ImagePart, Message, Part, TextPart, ToolCall, ToolReply
 
 _SIGNATURE = "thoughtSignature"
 _FINISH = {
@@ -96,11 +97,11 @@ class GeminiApi:
         """Return the headers of every request."""
         return {"x-goog-api-key": key} if key else {}
 
-    def encode(self, ask: PreparedCall) -> EncodedRequest:
+    def encode(self, call: PreparedCall) -> EncodedRequest:
         """Encode a request."""
-        sampling, answer_schema = ask.sampling, ask.answer_schema
+        sampling, answer_schema = call.sampling, call.answer_schema
         format = answer_schema.format if answer_schema is not None else "text"
-        system, others = split_system(instructed(ask))
+        system, others = split_system(instructed(call))
         config = {
             "temperature": sampling.temperature,
             "topP": sampling.top_p,
@@ -117,22 +118,22 @@ class GeminiApi:
             fields["systemInstruction"] = {"parts": [{"text": system}]}
         if generation := without_none(config):
             fields["generationConfig"] = generation
-        if ask.tools:
+        if call.tools:
             declared = [
                 {
                     "name": tool.name,
                     "description": tool.description,
                     "parametersJsonSchema": without_const(tool.schema),
                 }
-                for tool in ask.tools
+                for tool in call.tools
             ]
             fields["tools"] = [{"functionDeclarations": declared}]
-            if not ask.may_call:
+            if not call.may_call:
                 fields["toolConfig"] = {"functionCallingConfig": {"mode": "NONE"}}
-        path = f"/models/{quote(ask.model, safe='')}:generateContent"
+        path = f"/models/{quote(call.model, safe='')}:generateContent"
         return EncodedRequest(path, _ENCODER.encode(merged(fields, sampling.extra)))
 
-    def read(self, body: bytes, sent: int) -> ApiAnswer:
+    def read(self, body: bytes, sent: int) -> Completion[None]:
         """Decode an answer."""
         answer = _DECODER.decode(body)
         first = answer.candidates[0] if answer.candidates else None
@@ -144,21 +145,25 @@ class GeminiApi:
             if answer.prompt_feedback is None or answer.prompt_feedback.block_reason is None:
                 raise msgspec.ValidationError("no candidates")
             blocked = f"the prompt was blocked: {answer.prompt_feedback.block_reason}"
-            return ApiAnswer(
-                "", "content_filter", blocked, usage, answer.model_version, usage_problem=problem
+            return Completion(
+                finish="content_filter",
+                refusal=blocked,
+                usage=usage,
+                model=answer.model_version,
+                usage_problem=problem,
             )
         calls = tuple(_calls(parts, body))
         finish = _FINISH.get(first.finish_reason or "STOP", (first.finish_reason or "").lower())
         if calls and finish == "stop":
             finish = "tool_calls"
         refusal = first.finish_message or first.finish_reason or "" if finish == "content_filter" else ""
-        return ApiAnswer(
-            text,
-            finish,
-            refusal,
-            usage,
-            answer.model_version,
-            calls,
+        return Completion(
+            text=text,
+            finish=finish,
+            refusal=refusal,
+            usage=usage,
+            model=answer.model_version,
+            calls=calls,
             reasoning=reasoning,
             usage_problem=problem,
         )
@@ -168,10 +173,10 @@ def _calls(parts: list[_Part], body: bytes) -> Iterator[ToolCall]:
     for number, part in enumerate(parts):
         if (call := part.function_call) is not None:
             arguments = call.args or {}
-            written = msgspec.json.encode(arguments).decode()
+            raw_arguments = msgspec.json.encode(arguments).decode()
             # The API refuses later turns without the signature.
             state = {_SIGNATURE: part.thought_signature} if part.thought_signature else {}
-            yield ToolCall(call.id or call_id(body, number), call.name, arguments, written, state)
+            yield ToolCall(call.id or call_id(body, number), call.name, arguments, raw_arguments, state)
 
 
 def _content_fields(message: Message) -> dict[str, Any]:
@@ -193,8 +198,8 @@ def _parts(parts: tuple[Part, ...]) -> Iterator[dict[str, Any]]:
                 signature = part.state.get(_SIGNATURE)
                 yield {"functionCall": call, **({_SIGNATURE: signature} if signature else {})}
             case ToolReply():
-                gave = {"error" if part.failed else "output": text_of(part.parts)}
-                yield {"functionResponse": {"id": part.call, "name": part.name, "response": gave}}
+                response = {"error" if part.failed else "output": text_of(part.parts)}
+                yield {"functionResponse": {"id": part.call, "name": part.name, "response": response}}
                 pictures += [reply_part for reply_part in part.parts if isinstance(reply_part, ImagePart)]
     yield from map(_picture, pictures)
 

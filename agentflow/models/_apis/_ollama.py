@@ -6,8 +6,9 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from agentflow.models._apis._api import ApiAnswer, EncodedRequest, PreparedCall
-from agentflow.models._apis._messages import (
+from agentflow.models._apis._api import (
+    EncodedRequest,
+    PreparedCall,
     TokenCount,
     arguments_object,
     as_base64,
@@ -21,7 +22,7 @@ from agentflow.models._apis._messages import (
     text_of,
     without_none,
 )
-from agentflow.models._protocol import ImagePart, Message, ToolCall, ToolReply
+from agentflow.models._protocol import Completion, ImagePart, Message, ToolCall, ToolReply
 
 
 class _Function(Struct):
@@ -34,14 +35,14 @@ class _Called(Struct):
     id: str = ""
 
 
-class _Said(Struct):
+class _Message(Struct):
     content: str = ""
     thinking: str | None = None
     tool_calls: list[_Called] | None = None
 
 
 class _Answer(Struct):
-    message: _Said
+    message: _Message
     model: str = ""
     done_reason: str = "stop"
 
@@ -71,9 +72,9 @@ class OllamaApi:
         """Return the headers of every request."""
         return bearer(key)
 
-    def encode(self, ask: PreparedCall) -> EncodedRequest:
+    def encode(self, call: PreparedCall) -> EncodedRequest:
         """Encode a request."""
-        sampling, answer_schema = ask.sampling, ask.answer_schema
+        sampling, answer_schema = call.sampling, call.answer_schema
         options = {
             "temperature": sampling.temperature,
             "top_p": sampling.top_p,
@@ -82,20 +83,20 @@ class OllamaApi:
             "stop": sampling.stop or None,
         }
         fields: dict[str, Any] = {
-            "model": ask.model,
-            "messages": [entry for message in instructed(ask) for entry in _messages_of(message)],
+            "model": call.model,
+            "messages": [entry for message in instructed(call) for entry in _messages_of(message)],
             "stream": False,
         }
         if answer_schema is not None and answer_schema.format != "text":
             fields["format"] = answer_schema.schema if answer_schema.format == "json_schema" else "json"
-        if given_options := without_none(options):
-            fields["options"] = given_options
+        if chosen_options := without_none(options):
+            fields["options"] = chosen_options
         # The API can't list tools and forbid them.
-        if ask.tools and ask.may_call:
-            fields["tools"] = [function_tool(tool) for tool in ask.tools]
+        if call.tools and call.may_call:
+            fields["tools"] = [function_tool(tool) for tool in call.tools]
         return EncodedRequest("/api/chat", _ENCODER.encode(merged(fields, sampling.extra)))
 
-    def read(self, body: bytes, sent: int) -> ApiAnswer:
+    def read(self, body: bytes, sent: int) -> Completion[None]:
         """Decode an answer."""
         answer = _DECODER.decode(body)
         text = answer.message.content
@@ -107,9 +108,14 @@ class OllamaApi:
         )
         finish = "tool_calls" if calls and answer.done_reason == "stop" else answer.done_reason
         usage, problem = checked_usage(body, _USAGE, sent, text)
-        thought = answer.message.thinking or ""
-        return ApiAnswer(
-            text, finish, "", usage, answer.model, calls, reasoning=thought, usage_problem=problem
+        return Completion(
+            text=text,
+            finish=finish,
+            usage=usage,
+            model=answer.model,
+            calls=calls,
+            reasoning=answer.message.thinking or "",
+            usage_problem=problem,
         )
 
 

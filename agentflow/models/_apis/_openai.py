@@ -1,4 +1,4 @@
-"""OpenAI's chat completions API, which most providers and engines have, with Azure's and LiteLLM's variants."""
+"""OpenAI's chat completions API, which most providers and engines have, with Azure's variant."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
@@ -7,8 +7,9 @@ import msgspec
 from msgspec import Struct
 
 from agentflow.models._answer_format import response_format
-from agentflow.models._apis._api import ApiAnswer, EncodedRequest, PreparedCall
-from agentflow.models._apis._messages import (
+from agentflow.models._apis._api import (
+    EncodedRequest,
+    PreparedCall,
     TokenCount,
     arguments_text,
     as_base64,
@@ -22,7 +23,7 @@ from agentflow.models._apis._messages import (
     text_of,
     without_none,
 )
-from agentflow.models._protocol import ImagePart, Message, TextPart, ToolCall, ToolReply
+from agentflow.models._protocol import Completion, ImagePart, Message, TextPart, ToolCall, ToolReply
 from agentflow.trace import Tokens
 
 _THOUGHTS = ("reasoning_content", "reasoning")
@@ -75,7 +76,9 @@ class _Piece(Struct):
         )
 
 
-class _Spoken(Struct):
+class AnswerMessage(Struct):
+    """Message of an answer."""
+
     content: str | list[_Piece] | None = None
     refusal: str | None = None
     tool_calls: list[_Called] | None = None
@@ -114,7 +117,7 @@ class AnswerLogprobs(Struct):
 
 
 class _Choice(Struct):
-    message: _Spoken
+    message: AnswerMessage
     finish_reason: str | None = None
     token_ids: list[int] | None = None
     logprobs: AnswerLogprobs | None = None
@@ -150,24 +153,24 @@ class OpenAiApi:
     name = "openai"
     """Name in settings."""
 
-    def __init__(self, longest: str = "max_tokens") -> None:
-        """:param longest: name of the `max_tokens` field at this endpoint."""
-        self._longest = longest
+    def __init__(self, max_tokens_field: str = "max_tokens") -> None:
+        """:param max_tokens_field: name of the `max_tokens` field at this endpoint."""
+        self._max_tokens_field = max_tokens_field
 
     def headers(self, key: str) -> dict[str, str]:
         """Return the headers of every request."""
         return bearer(key)
 
-    def encode(self, ask: PreparedCall) -> EncodedRequest:
+    def encode(self, call: PreparedCall) -> EncodedRequest:
         """Encode a request."""
-        sampling, answer_schema = ask.sampling, ask.answer_schema
+        sampling, answer_schema = call.sampling, call.answer_schema
         fields = without_none(
             {
-                "model": ask.model,
-                "messages": chat_messages(instructed(ask)),
+                "model": call.model,
+                "messages": chat_messages(instructed(call)),
                 "temperature": sampling.temperature,
                 "top_p": sampling.top_p,
-                self._longest: sampling.max_tokens,
+                self._max_tokens_field: sampling.max_tokens,
                 "seed": sampling.seed,
                 "stop": sampling.stop or None,
                 "response_format": response_format(
@@ -175,38 +178,47 @@ class OpenAiApi:
                 )
                 if answer_schema
                 else None,
-                "tools": [function_tool(tool) for tool in ask.tools] or None,
-                "tool_choice": "none" if ask.tools and not ask.may_call else None,
+                "tools": [function_tool(tool) for tool in call.tools] or None,
+                "tool_choice": "none" if call.tools and not call.may_call else None,
             }
         )
-        if ask.tokens:
+        if call.tokens:
             # 0 alternatives besides the sampled token.
             fields |= {"logprobs": True, "top_logprobs": 0, "return_token_ids": True}
-        return EncodedRequest(self.path(ask.model), _ENCODER.encode({**fields, **sampling.extra}))
+        return EncodedRequest(self.path(call.model), _ENCODER.encode({**fields, **sampling.extra}))
 
     def path(self, model: str) -> str:
         """Return the path of requests for a model."""
         del model
         return "/chat/completions"
 
-    def read(self, body: bytes, sent: int) -> ApiAnswer:
+    def read(self, body: bytes, sent: int) -> Completion[None]:
         """Decode an answer."""
         answer = _DECODER.decode(body)
         if not answer.choices:
             raise msgspec.ValidationError("no choices")
         choice = answer.choices[0]
-        spoken = choice.message
-        text = spoken.text
+        message = choice.message
+        text = message.text
         usage, problem = checked_usage(answer.usage, _USAGE, sent, text)
         finish = choice.finish_reason or "stop"
         tokens = None
         if choice.token_ids is not None:
             tokens = tokens_of(answer.prompt_token_ids, choice.token_ids, choice.logprobs, finish)
-        calls = _calls(spoken, body) if spoken.tool_calls else ()
+        calls = _calls(message, body) if message.tool_calls else ()
         if calls and finish != "length":
             finish = "tool_calls"
-        model, refusal = answer.model or "", spoken.refusal or ""
-        return ApiAnswer(text, finish, refusal, usage, model, calls, tokens, spoken.thoughts, problem)
+        return Completion(
+            text=text,
+            finish=finish,
+            refusal=message.refusal or "",
+            usage=usage,
+            model=answer.model or "",
+            calls=calls,
+            tokens=tokens,
+            reasoning=message.thoughts,
+            usage_problem=problem,
+        )
 
 
 class AzureApi(OpenAiApi):
@@ -229,13 +241,6 @@ class AzureApi(OpenAiApi):
         if not self._version:
             return "/openai/v1/chat/completions"
         return f"/openai/deployments/{model}/chat/completions?api-version={self._version}"
-
-
-class LiteLlmApi(OpenAiApi):
-    """Chat completions API as LiteLLM's library takes it."""
-
-    name = "litellm"
-    """Name of the API."""
 
 
 def chat_messages(messages: Iterable[Message]) -> list[ChatMessage]:
@@ -276,11 +281,11 @@ def _content(parts: list[TextPart | ImagePart]) -> str | list[_TextPart | _Image
     ]
 
 
-def _calls(spoken: _Spoken, body: bytes) -> tuple[ToolCall, ...]:
+def _calls(message: AnswerMessage, body: bytes) -> tuple[ToolCall, ...]:
     """Return the tool calls; the first one keeps the model's thoughts."""
     tool_calls: list[ToolCall] = []
-    thoughts = {name: getattr(spoken, name) for name in _THOUGHTS if getattr(spoken, name)}
-    for number, tool_call in enumerate(spoken.tool_calls or ()):
+    thoughts = {name: getattr(message, name) for name in _THOUGHTS if getattr(message, name)}
+    for number, tool_call in enumerate(message.tool_calls or ()):
         identifier, state = tool_call.id or call_id(body, number), {} if number else thoughts
         tool_calls.append(
             parse_call(identifier, tool_call.function.name, tool_call.function.arguments, state)

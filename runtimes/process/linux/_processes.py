@@ -2,8 +2,9 @@
 
 import os
 import time
-from collections.abc import Container
-from typing import NamedTuple
+from collections.abc import Callable, Container
+from functools import partial
+from typing import Final, NamedTuple
 
 _PF_EXITING = 0x4
 
@@ -95,9 +96,8 @@ def status_fields(pid: int) -> dict[str, str]:
         return {key: value.strip() for key, _, value in (line.partition(":") for line in file)}
 
 
-def uptime() -> float:
-    """Return the seconds since boot."""
-    return time.clock_gettime(time.CLOCK_BOOTTIME)
+uptime: Final[Callable[[], float]] = partial(time.clock_gettime, time.CLOCK_BOOTTIME)
+"""Returns the seconds since boot."""
 
 
 def ticks(seconds: float) -> int:

@@ -24,7 +24,7 @@ from agentflow.models._providers import full_name
 from agentflow.readers._settings import READERS, parse_source
 from agentflow.rollouts import rollout
 from agentflow.sandbox import ToolResult
-from agentflow.sandbox._names import Names, canonical_backend, documented_arguments
+from agentflow.sandbox._tool_host import Names, canonical_backend, documented_arguments
 from agentflow.scoring import metric_names
 from agentflow.synthesis import SynthesisConfig
 from agentflow.team import Solver

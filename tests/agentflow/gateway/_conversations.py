@@ -9,7 +9,7 @@ import anyio
 from msgspec.structs import replace
 
 from agentflow.gateway import AgentConversations, ExactAnswerer, GatewayCall, RecordedCall, token_tree
-from agentflow.models import ApiAnswer, Message, Sampling, TextPart, ToolCall, ToolReply, ToolSpec
+from agentflow.models import Completion, Message, Sampling, TextPart, ToolCall, ToolReply, ToolSpec
 from agentflow.trace import Tokens
 
 LOOK = ToolSpec("look", "Look it up.", {"type": "object", "properties": {"q": {"type": "string"}}})
@@ -22,13 +22,13 @@ def user(text: str) -> Message:
     return Message("user", (TextPart(text),))
 
 
-def said(answer: ApiAnswer) -> Message:
+def said(answer: Completion[None]) -> Message:
     """Return an answer as a client sends it back."""
     texts = (TextPart(answer.text),) if answer.text else ()
     return Message("assistant", (*texts, *answer.calls))
 
 
-def replies(answer: ApiAnswer, random: Random) -> Message:
+def replies(answer: Completion[None], random: Random) -> Message:
     """Return what comes after an answer: the results of its calls, or a user's words."""
     if not answer.calls:
         return user(f"Go on, {random.randrange(100)}.")
@@ -83,7 +83,7 @@ class Conversation:
 
     async def ask(
         self, random: Random, messages: tuple[Message, ...], tools: tuple[ToolSpec, ...]
-    ) -> ApiAnswer:
+    ) -> Completion[None]:
         """Make a call, perhaps for several answers, and return one of them."""
         answers = random.choice((1, 1, 1, 4))
         self.count += 1
@@ -104,7 +104,7 @@ class Conversation:
             return await self.ask(random, messages, tools)
         return random.choice(done)[0]
 
-    def sent(self, random: Random, answer: ApiAnswer) -> Message:
+    def sent(self, random: Random, answer: Completion[None]) -> Message:
         """Return an answer as one of several kinds of clients sends it back."""
         message, chance = said(answer), random.random()
         if answer.calls and chance < 0.3:

@@ -18,10 +18,10 @@ from agentflow.gateway import (
     RecordedCall,
     add_swarm_routes,
 )
-from agentflow.gateway._keys import ClientIdentity, ClientRole
+from agentflow.gateway._episodes import ClientIdentity, ClientRole
 from agentflow.gateway._server import ModelRoutes, gateway_app
 from agentflow.http_server import serving
-from agentflow.models import ApiAnswer, Message, TextPart
+from agentflow.models import Completion, Message, TextPart
 from agentflow.trace import Task, Tokens
 
 OWNER = ClientIdentity(ClientRole.OWNER)
@@ -57,7 +57,7 @@ class EchoModel:
         seed: str,
         temperature: float | None,
         on_text: Callable[[str], None] | None = None,
-    ) -> list[tuple[ApiAnswer, RecordedCall]]:
+    ) -> list[tuple[Completion[None], RecordedCall]]:
         """Answer once the gate is open."""
         asked = text_of(call)
         self.seen.append(asked)
@@ -71,7 +71,7 @@ class EchoModel:
 
     def _answer(
         self, id: str, call: GatewayCall, asked: str, memory: AgentConversations
-    ) -> tuple[ApiAnswer, RecordedCall]:
+    ) -> tuple[Completion[None], RecordedCall]:
         text = f"to {asked}"
         tokens = (
             Tokens(prompt=(1, 2), sampled=(len(asked), 3), logprobs=(-0.5, -0.25)) if self.trained else None
@@ -90,7 +90,7 @@ class EchoModel:
             answer=Message("assistant", (TextPart(text),)),
         )
         memory.add(id, match, record.answer, record.tokens)
-        return ApiAnswer(id=id, text=text, tokens=tokens), record
+        return Completion(id=id, text=text, tokens=tokens), record
 
 
 def text_of(call: GatewayCall) -> str:

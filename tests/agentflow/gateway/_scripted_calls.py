@@ -10,9 +10,9 @@ import httpx2
 
 from agentflow.gateway import GatewayCall, GatewayError
 from agentflow.gateway._server import EpisodeCalls, ModelRoutes, gateway_app
-from agentflow.gateway._streams import OnText
+from agentflow.gateway._types import OnText
 from agentflow.http_server import serving
-from agentflow.models import ApiAnswer, Message, TextPart, ToolCall
+from agentflow.models import Completion, Message, TextPart, ToolCall
 from agentflow.trace import Usage
 
 KEY = "af_1_secret"
@@ -23,7 +23,7 @@ MODEL = "policy"
 class ScriptedCalls:
     """Gives its answers in order, and keeps the calls. It is all episodes and the only episode."""
 
-    answers: list[ApiAnswer | GatewayError | Exception] = field(default_factory=list[Any])
+    answers: list[Completion[None] | GatewayError | Exception] = field(default_factory=list[Any])
     """Answers that are left."""
     pieces: list[str] = field(default_factory=list[str])
     """Pieces of text to send before the next answer."""
@@ -71,7 +71,7 @@ class ScriptedCalls:
 
     async def complete(
         self, agent: str, call: GatewayCall, retry: str, on_text: OnText | None
-    ) -> list[ApiAnswer]:
+    ) -> list[Completion[None]]:
         number = len(self.calls)
         self.calls.append(call)
         self.retries.append(retry)
@@ -86,7 +86,7 @@ class ScriptedCalls:
         except BaseException:
             self.cancelled += 1
             raise
-        answers: list[ApiAnswer] = []
+        answers: list[Completion[None]] = []
         for _ in range(call.answers):
             answer = self.answers.pop(0)
             if isinstance(answer, Exception):
@@ -102,11 +102,11 @@ class ScriptedCalls:
         (self.received if ok else self.lost).extend(ids)
 
 
-def answer(number: int = 0, text: str = "", *calls: ToolCall, **more: Any) -> ApiAnswer:  # noqa: ANN401 - any field
+def answer(number: int = 0, text: str = "", *calls: ToolCall, **more: Any) -> Completion[None]:  # noqa: ANN401 - any field
     """Return an answer with 7 tokens in the prompt and 3 sampled ones."""
     finish = "tool_calls" if calls else "stop"
     fields: dict[str, Any] = {"finish": finish, "usage": Usage(1, 7, 3), **more}
-    return ApiAnswer(id=f"c{number}.0", text=text, calls=calls, **fields)
+    return Completion(id=f"c{number}.0", text=text, calls=calls, **fields)
 
 
 def call(identifier: str, name: str, **arguments: Any) -> ToolCall:  # noqa: ANN401 - any argument

@@ -23,7 +23,7 @@ from agentflow.gateway import (
 )
 from agentflow.gateway._answers import until_thought
 from agentflow.models import (
-    ApiAnswer,
+    Completion,
     Message,
     ModelConnection,
     ModelSettings,
@@ -48,7 +48,7 @@ class Answering:
         self.memory = AgentConversations()
         self.records: list[RecordedCall] = []
 
-    async def ask(self, *messages: Message, id: str = "", **more: Any) -> ApiAnswer:  # noqa: ANN401
+    async def ask(self, *messages: Message, id: str = "", **more: Any) -> Completion[None]:  # noqa: ANN401
         on_text = more.pop("on_text", None)
         call = GatewayCall(dialect="chat", messages=messages, **more)
         ids = [id or f"c{len(self.records)}"]

@@ -19,13 +19,13 @@ from agentflow.gateway import (
     token_tree,
 )
 from agentflow.gateway._chat import ChatApi
-from agentflow.gateway._dialect import Arrival, ModelApi
+from agentflow.gateway._dialect import ModelApi, RequestContext
 from agentflow.gateway._messages import MessagesApi
 from agentflow.gateway._responses import ResponsesApi
-from agentflow.learner._rows import scoring_row
 from agentflow.learner.local import LocalBackbone, PolicySettings
+from agentflow.learner.packing import scoring_row
 from agentflow.models import (
-    ApiAnswer,
+    Completion,
     Message,
     ModelConnection,
     ModelSettings,
@@ -60,7 +60,7 @@ async def talk(answerer: ExactAnswerer, number: int) -> list[RecordedCall]:
     """Play an episode with tool calls, free text, a retry and several answers."""
     random, memory, records = Random(number), AgentConversations(), list[RecordedCall]()
 
-    async def ask(*messages: Message, choice: str, answers: int = 1) -> ApiAnswer:
+    async def ask(*messages: Message, choice: str, answers: int = 1) -> Completion[None]:
         call = GatewayCall(
             dialect="chat",
             messages=messages,
@@ -236,7 +236,7 @@ async def test_a_conversation_has_the_tokens_that_the_engine_renders_in_the_same
 ) -> None:
     api, given = CONVERSATIONS[path]
     body = {"model": vllm.model, **given}
-    call = api.parse(json.dumps(body).encode(), Arrival(0, "")).call
+    call = api.parse(json.dumps(body).encode(), RequestContext(0, "")).call
     settings = ModelSettings.model_validate({"name": vllm.model, "base_url": vllm.url, "api_key": vllm.key})
     headers = {"Authorization": f"Bearer {vllm.key}"}
     async with ModelConnection(settings) as connection, aiohttp.ClientSession(headers=headers) as session:

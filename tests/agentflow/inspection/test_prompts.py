@@ -22,7 +22,7 @@ from agentflow.models import (
     ask_model,
     make_model,
 )
-from agentflow.models._make import OfflineModel
+from agentflow.models._model import OfflineModel
 from agentflow.runs._resources import PromptStore, PromptStoringModel
 from agentflow.trace import Blob, Plan, Reply
 from tests.agentflow.cli._programs import running

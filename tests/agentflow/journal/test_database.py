@@ -124,7 +124,7 @@ async def use(run: Run, key: str) -> None:
     seed = (await run.add_seeds([NewSeed("a")]))[0]
     page = await run.open_page(seed)
     await page.record(key, Note(key))
-    await run.put_blob(key.encode(), "text/plain")
+    await run.blobs.put(key.encode(), "text/plain")
     await run.renew("me")
     assert (await run.open_page(seed)).recall(key, Note) == Note(key)
     assert [found async for found in run.stored_results()] == []

@@ -22,8 +22,7 @@ from agentflow.models import (
 )
 from agentflow.models._apis import EncodedRequest
 from agentflow.models._request_error import RequestError
-from agentflow.models._token_answers import AnswerStream
-from agentflow.models._token_engine import EngineFacts, joined
+from agentflow.models._token_engine import AnswerStream, EngineFacts, joined
 from agentflow.testing.endpoint._prompt import PromptBody
 from agentflow.testing.endpoint._server import EndpointConfig, FakeEndpoint
 from agentflow.testing.endpoint._token_apis import CLOSE, decoded, encoded, rendered_ids
@@ -199,7 +198,7 @@ async def test_what_is_learned_about_templates_is_bounded() -> None:
     for number in range(300):
         tool = ToolSpec("look", str(number), LOOK.schema)
         await engine.tail(Message("assistant", (ToolCall("c1", "look", {}),)), (user("more"),), (tool,))
-    assert len(facts.open) == len(facts.closed) == 128
+    assert len(facts.stand_ins) == 128
 
 
 @pytest.mark.promise("models:exact_tools")

@@ -10,7 +10,7 @@ from aiohttp import web
 from agentflow.errors import ModelFailure, RunStopped, StopCause
 from agentflow.models import Accounts, ModelConnection
 from agentflow.models._apis import AnthropicApi, GeminiApi, OllamaApi, OpenAiApi, ProviderApi
-from agentflow.models._apis._messages import parse_call
+from agentflow.models._apis._api import parse_call
 from agentflow.runs import estimates_text
 from agentflow.trace import Usage
 from tests.agentflow.models._serving import call, painter, script, settings

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agentflow.models._retries import ConcurrencyLimiter, Permit
+from agentflow.models._endpoints import ConcurrencyLimiter, Permit
 from agentflow.testing import VirtualClock, VirtualTimeLoop
 
 

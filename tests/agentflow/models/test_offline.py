@@ -8,7 +8,7 @@ import pytest
 
 from agentflow.errors import ModelFailure, RunStopped, StopCause
 from agentflow.models import Accounts, Call, Model
-from agentflow.models._make import OfflineModel
+from agentflow.models._model import OfflineModel
 from agentflow.questions import ProposalRequest, QuestionProposal, Recalled, RecallRequest, documents_from
 from agentflow.trace import (
     Judgement,

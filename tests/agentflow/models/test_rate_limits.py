@@ -5,13 +5,12 @@ import pytest
 from pydantic import SecretStr
 
 from agentflow.errors import ModelFailureKind
-from agentflow.models import ModelSettings
+from agentflow.models import ChatClient, ModelConnection, ModelEndpoints, ModelSettings
+from agentflow.models._endpoints import ConcurrencyLimiter, LocalRateLimiter, ModelThrottle, Retrier
 from agentflow.models._providers import find_address
-from agentflow.models._rate_limits import LocalRateLimiter, ModelThrottle
 from agentflow.models._request_error import RequestError
-from agentflow.models._retries import ConcurrencyLimiter, Retrier
 from agentflow.testing import VirtualClock
-from tests.agentflow.models._serving import HastyClock
+from tests.agentflow.models._serving import HastyClock, call, says, script, settings
 
 
 class ReservedNames:
@@ -62,7 +61,9 @@ async def test_every_attempt_waits_for_a_slot_and_the_time_of_a_call_begins_at_t
     slots = LocalRateLimiter(clock)
     address = find_address(ModelSettings(name="painter", base_url="http://127.0.0.1:1/v1"), {})
     wait = ModelThrottle(slots, address, 60 / 0.97, clock).wait
-    retrier = Retrier(ConcurrencyLimiter(8, clock=clock), most=3, seconds=50, clock=clock, throttle=wait)
+    retrier = Retrier(
+        ConcurrencyLimiter(8, clock=clock), max_requests=3, seconds=50, clock=clock, throttle=wait
+    )
     for _ in range(100):
         await wait()
     told: list[tuple[float, float]] = []
@@ -80,7 +81,7 @@ async def test_every_attempt_waits_for_a_slot_and_the_time_of_a_call_begins_at_t
 @pytest.mark.promise("models:rates")
 async def test_a_call_that_is_cancelled_while_it_waits_for_a_slot_gives_its_permit_back() -> None:
     limiter = ConcurrencyLimiter(1)
-    retrier = Retrier(limiter, most=1, seconds=10, throttle=anyio.sleep_forever)
+    retrier = Retrier(limiter, max_requests=1, seconds=10, throttle=anyio.sleep_forever)
     async with anyio.create_task_group() as tasks:
 
         async def answer(_: float) -> None:
@@ -91,3 +92,19 @@ async def test_a_call_that_is_cancelled_while_it_waits_for_a_slot_gives_its_perm
         assert limiter.in_flight == 1
         tasks.cancel_scope.cancel()
     assert limiter.in_flight == 0
+
+
+@pytest.mark.promise("models:rates")
+async def test_a_gateways_connection_and_openais_client_wait_for_slots_too() -> None:
+    limiter = ReservedNames()
+    endpoints = ModelEndpoints(HastyClock(), rates=limiter)
+    async with script(says(), says()) as endpoint:
+        limited = settings(endpoint.url, requests_per_minute=60)
+        async with (
+            ModelConnection(limited, endpoints=endpoints, environment={}) as connection,
+            ChatClient(limited, endpoints=endpoints, environment={}) as client,
+        ):
+            await connection.ask(call().messages)
+            await client.create(messages=[{"role": "user", "content": "Hello"}])
+    assert len(limiter.names) == 2
+    assert len(set(limiter.names)) == 1

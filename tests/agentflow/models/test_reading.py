@@ -8,17 +8,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agentflow.models import ToolSpec
+from agentflow.models import Completion, ToolSpec
 from agentflow.models._answer_format import schema_of
 from agentflow.models._apis import (
     AnthropicApi,
-    ApiAnswer,
     GeminiApi,
     OllamaApi,
     OpenAiApi,
     ProviderApi,
 )
-from agentflow.models._apis._schemas import is_closed, simplified, without_const
+from agentflow.models._apis._api import is_closed, simplified, without_const
 from agentflow.questions import Readings
 from agentflow.trace import Judgement
 from tests.agentflow.models._providers import expect_grammar
@@ -42,7 +41,7 @@ values = st.recursive(
 @given(value=values)
 def test_any_body_is_decoded_or_refused(api: ProviderApi, value: object) -> None:
     with contextlib.suppress(msgspec.MsgspecError):
-        assert isinstance(api.read(msgspec.json.encode(value), 100), ApiAnswer)
+        assert isinstance(api.read(msgspec.json.encode(value), 100), Completion)
 
 
 LISTED = [1, 2]

@@ -5,8 +5,8 @@ from random import Random
 import pytest
 
 from agentflow.errors import ModelFailureKind
+from agentflow.models._endpoints import ConcurrencyLimiter, Retrier
 from agentflow.models._request_error import RequestError
-from agentflow.models._retries import ConcurrencyLimiter, Retrier
 from tests.agentflow.models._serving import HastyClock
 
 
@@ -18,7 +18,7 @@ def busy(retry_after: float | None = None) -> RequestError:
 
 def attempts(clock: HastyClock, *, most: int = 4, seconds: float = 100.0, seed: int = 1) -> Retrier:
     limiter = ConcurrencyLimiter(64, clock=clock)
-    return Retrier(limiter, most=most, seconds=seconds, clock=clock, random=Random(seed))
+    return Retrier(limiter, max_requests=most, seconds=seconds, clock=clock, random=Random(seed))
 
 
 async def pauses(error: RequestError, *, most: int = 4, seconds: float = 100.0, seed: int = 1) -> list[float]:
@@ -85,7 +85,7 @@ async def test_overload_lowers_the_limit_and_every_outcome_returns_the_permit() 
     async def crash(left: float) -> None:
         raise ZeroDivisionError
 
-    tries = Retrier(limiter, most=2, seconds=10, clock=clock)
+    tries = Retrier(limiter, max_requests=2, seconds=10, clock=clock)
     with pytest.raises(RequestError):
         await tries.run(fail)
     assert limiter.limit == 8

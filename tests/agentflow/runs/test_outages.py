@@ -17,7 +17,7 @@ import pytest
 from agentflow.errors import RunStopped, StopCause
 from agentflow.journal import NewSeed
 from agentflow.models import Call, Completion
-from agentflow.models._http_model import HttpModel
+from agentflow.models._model import HttpModel
 from agentflow.rollouts import RESULTS, TRAJECTORIES, RolloutRun
 from agentflow.synthesis.pipeline import SynthesisRun
 from tests.agentflow.cli._programs import environment

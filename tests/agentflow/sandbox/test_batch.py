@@ -5,7 +5,7 @@ import pytest
 
 from agentflow.errors import ConfigurationError, ErrorKind
 from agentflow.sandbox import Call, Sandbox, ToolResult
-from agentflow.sandbox._batch import run_batch
+from agentflow.sandbox._sandbox import run_batch
 from tests.agentflow.sandbox._backends import CounterBackend, EchoBackend
 from tests.agentflow.sandbox._hosts import HOSTS, Host, opened
 

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from agentflow.errors import ErrorKind, ToolFailure
 from agentflow.sandbox import Sandbox, argument_of
-from agentflow.sandbox._names import (
+from agentflow.sandbox._tool_host import (
     ALIAS_ARGUMENTS,
     ARGUMENT_ALIASES,
     BACKEND_ALIASES,

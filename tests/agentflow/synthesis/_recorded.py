@@ -13,7 +13,7 @@ from typing import Any, NoReturn, cast
 import msgspec
 from msgspec import Struct
 
-from agentflow.growth import with_observations
+from agentflow.engine import with_observations
 from agentflow.journal import Page, open_reader
 from agentflow.questions import (
     GateRoles,

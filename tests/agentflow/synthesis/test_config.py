@@ -7,12 +7,12 @@ import pytest
 import yaml
 from pydantic import SecretStr
 
+from agentflow.engine import Unforkable
 from agentflow.errors import ConfigurationError
-from agentflow.growth import Unforkable
 from agentflow.models import Accounts, make_model
 from agentflow.runs import RoleModel, render_config
 from agentflow.sandbox import Sandbox
-from agentflow.sandbox._names import canonical_backend
+from agentflow.sandbox._tool_host import canonical_backend
 from agentflow.synthesis import SynthesisConfig, load_config
 from agentflow.trace import Example
 from mcp_servers import load_backend

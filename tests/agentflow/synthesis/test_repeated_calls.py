@@ -4,10 +4,10 @@ import pytest
 from msgspec.structs import replace
 
 from agentflow import Sandbox
-from agentflow.growth import BranchSandboxes
+from agentflow.engine import BranchSandboxes
 from agentflow.synthesis._questions import TreeCalls
 from agentflow.team import call_tool
-from agentflow.trace import Action, ActionOutcome, Blob, Node, Tree, tree_id
+from agentflow.trace import Action, ActionOutcome, MemoryBlobStore, Node, Tree, tree_id
 from tests.agentflow.synthesis._grown import SEED, node, page, tree
 
 OWN = tree_id("run", SEED)
@@ -17,10 +17,7 @@ class Caller:
     """Executor without workers."""
 
     async def act(self, sandbox: Sandbox, action: Action) -> ActionOutcome:
-        async def keep(data: bytes, mime: str) -> Blob:
-            return Blob.of(data, mime)
-
-        return await call_tool(sandbox, action, keep)
+        return await call_tool(sandbox, action, MemoryBlobStore())
 
 
 async def seen(sandbox: Sandbox, *commands: str) -> Tree:

@@ -6,9 +6,9 @@ from types import ModuleType
 
 import pytest
 
+from agentflow.models._model import provider_of
 from agentflow.models._providers import PROVIDERS
 from agentflow.models._settings import ModelSettings
-from agentflow.models._tracing import provider_of
 from agentflow.telemetry import conventions
 
 IN_THEIR_OWN_REPOSITORY = {

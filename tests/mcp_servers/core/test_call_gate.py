@@ -3,7 +3,7 @@
 import anyio
 from anyio.lowlevel import checkpoint
 
-from mcp_servers.core._session import CallGate
+from mcp_servers.core._sessions import CallGate
 
 
 async def test_alone_waits_for_those_inside_and_keeps_newcomers_out() -> None:

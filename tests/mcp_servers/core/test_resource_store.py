@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from mcp_servers.core._session import MAX_RESOURCES, Resource, ResourceStore
+from mcp_servers.core._sessions import MAX_RESOURCES, Resource, ResourceStore
 
 
 def resource(number: int, size: int) -> Resource:

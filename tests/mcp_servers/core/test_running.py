@@ -18,7 +18,7 @@ from mcp_servers.core._running import (
     sendable,
     shown,
 )
-from mcp_servers.core._session import ResourceStore
+from mcp_servers.core._sessions import ResourceStore
 from runtimes import Instance, Outcome
 
 

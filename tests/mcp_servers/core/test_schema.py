@@ -4,7 +4,7 @@ from typing import Literal
 
 from pydantic import BaseModel, Field
 
-from mcp_servers.core._signature import portable
+from mcp_servers.core._tool import portable
 
 
 class Inner(BaseModel):

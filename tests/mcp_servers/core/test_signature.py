@@ -10,7 +10,7 @@ from pydantic import Field
 
 from agentflow.errors import ErrorKind, ToolFailure
 from mcp_servers import CallContext, Output, Session
-from mcp_servers.core._signature import Signature
+from mcp_servers.core._tool import Signature
 
 Text = Annotated[str, Field(description="A text.")]
 Number = Annotated[int | None, Field(description="A number.", ge=1, le=9)]

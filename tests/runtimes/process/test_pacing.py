@@ -6,8 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from runtimes.process._command import OutputPipes
-from runtimes.process._paced_reader import BURST_BYTES, MIN_COST, PacedReader
+from runtimes.process._output import BURST_BYTES, MIN_COST, OutputPipes, PacedReader
 
 pytestmark = pytest.mark.promise("instances:pace")
 
@@ -24,7 +23,7 @@ def pipe() -> Iterator[tuple[int, int]]:
 async def test_a_flood_of_small_writes_is_read_in_a_burst_and_then_slowly(
     pipe: tuple[int, int], size: int, cost: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("runtimes.process._paced_reader.BYTES_PER_SECOND", 0.001)
+    monkeypatch.setattr("runtimes.process._output.BYTES_PER_SECOND", 0.001)
     readable, writable = pipe
     reads = 0
 
@@ -46,7 +45,7 @@ async def test_a_flood_of_small_writes_is_read_in_a_burst_and_then_slowly(
 async def test_reading_continues_after_a_pause(
     pipe: tuple[int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("runtimes.process._paced_reader.BURST_BYTES", 1)
+    monkeypatch.setattr("runtimes.process._output.BURST_BYTES", 1)
     readable, writable = pipe
     received, all_there = 0, asyncio.Event()
 
