@@ -435,7 +435,7 @@ class Supervisor(Supervision):
         :raises UnknownChild: if there is none.
         :raises SupervisorGone: if the supervisor has ended.
         """
-        await self._request(partial(self._terminate_child, id))
+        await self._request(lambda: self._stop_in_order([self._slot(id)]))
 
     async def restart_child(self, id: str) -> Child | None:
         """Start a stopped child again.
@@ -445,7 +445,7 @@ class Supervisor(Supervision):
         :raises StartFailed: if it did not start; its spec is kept.
         :raises SupervisorGone: if the supervisor has ended.
         """
-        return await self._request(partial(self._restart_child, id))
+        return await self._request(lambda: self._start(self._stopped(id)))
 
     async def delete_child(self, id: str) -> None:
         """Forget a stopped child.
@@ -454,7 +454,11 @@ class Supervisor(Supervision):
         :raises ChildActive: if it runs or is being restarted.
         :raises SupervisorGone: if the supervisor has ended.
         """
-        await self._request(partial(self._delete_child, id))
+
+        async def delete() -> None:
+            del self._slots[self._stopped(id).spec.id]
+
+        await self._request(delete)
 
     async def _start_children(self) -> None:
         for spec in self._initial:
@@ -470,15 +474,6 @@ class Supervisor(Supervision):
                 f"{self.name} has a child {spec.id!r} already: it is {self._slots[spec.id].state}"
             )
         return await self._start_new(spec)
-
-    async def _terminate_child(self, id: str) -> None:
-        await self._stop_in_order([self._slot(id)])
-
-    async def _restart_child(self, id: str) -> Child | None:
-        return await self._start(self._stopped(id))
-
-    async def _delete_child(self, id: str) -> None:
-        del self._slots[self._stopped(id).spec.id]
 
     def _stopped(self, id: str) -> ChildSlot:
         slot = self._slot(id)

@@ -12,6 +12,7 @@ from agentflow.runs._directory import (
     JOURNAL_FILE,
     AtomicFiles,
     BlobReader,
+    ControlAddress,
     ExportedImages,
     Resume,
     check_output,
@@ -20,6 +21,7 @@ from agentflow.runs._directory import (
     is_output_abandoned,
     is_output_active,
     lock_output,
+    read_control_address,
     report_disk_errors,
     write_report_page,
 )
@@ -43,7 +45,6 @@ from agentflow.runs._report_texts import (
 from runtimes._lazy import lazy_exports
 
 if TYPE_CHECKING:
-    from agentflow.runs._control_address import ControlAddress, read_control_address
     from agentflow.runs._resources import (
         RUN_MODELS,
         AnswerGuard,
@@ -163,7 +164,6 @@ __getattr__ = lazy_exports(
     __name__,
     {
         "._run": ["SupervisedRun", "check_models", "run_in_place", "run_sync", "traced_run"],
-        "._control_address": ["ControlAddress", "read_control_address"],
         "._screen": [
             "Printable",
             "PrintableData",

@@ -11,10 +11,14 @@ from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import BinaryIO, Final, Literal, Self, TypeAlias
+from urllib.parse import urlsplit
 
 import anyio.to_thread
+import msgspec
+from msgspec import Struct
 
 from agentflow._folder_files import read_file
+from agentflow._loopback import is_loopback
 from agentflow._private_files import make_private_folder, open_private, replace_file
 from agentflow.errors import ConfigurationError, RunStopped, StopCause, error_line
 from agentflow.runs._config import RunConfig, render_config
@@ -516,3 +520,40 @@ def _write_page(*run: object) -> None:
     # By its name: the pages are in a higher layer, and a run must not need them.
     write: Callable[..., object] = import_module("agentflow.dashboard").write_report
     write(*run)
+
+
+_MAX_ADDRESS = 1 << 16
+
+
+class ControlAddress(Struct, frozen=True):
+    """Address of a control server."""
+
+    url: str
+    """URL of its endpoint."""
+    token: str
+    """Token that it accepts."""
+    process: str = ""
+    """Process that serves it; see `agentflow.journal.this_process`."""
+
+    @property
+    def is_own(self) -> bool:
+        """It is a living process of this machine; a folder from elsewhere can't name one."""
+        try:
+            host = urlsplit(self.url).hostname or ""
+        except ValueError:
+            return False
+        from agentflow.journal import is_alive_here  # loads a database
+
+        return is_loopback(host) and is_alive_here(self.process)
+
+
+def read_control_address(folder: Path) -> ControlAddress:
+    """Return the address in a folder, which may come from elsewhere: ask it only if it is `is_own`.
+
+    See docs/supervisor.md.
+
+    :raises OSError: if there is none, or it can't be read.
+    :raises ValueError: if it is damaged.
+    """
+    body = read_file(folder / CONTROL_FILE, folder, _MAX_ADDRESS)
+    return msgspec.json.decode(body, type=ControlAddress)

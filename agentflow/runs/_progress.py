@@ -22,10 +22,7 @@ class ThroughputMeter:
     """Rate at which a counter rises, over its last changes. Time that is not measured, as in a pause, does not count."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
-        """Measure nothing yet.
-
-        :param clock: monotonic seconds.
-        """
+        """:param clock: monotonic seconds."""
         self.finished = 0
         """Rise of the counter since it was first measured."""
         self._clock = clock
@@ -156,10 +153,7 @@ class MeasuredProgress:
     """Phase of a run with its duration, and the number of its finished units with their rate."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
-        """Start the clock.
-
-        :param clock: monotonic seconds.
-        """
+        """:param clock: monotonic seconds."""
         self.failures: Counter[str] = Counter()
         """Failures that this process saw, by kind."""
         self.spent: dict[Phase, float] = {}
@@ -224,10 +218,7 @@ class RunProgress(MeasuredProgress):
     """Counters of an active run."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        """Start the clock.
-
-        :param clock: monotonic seconds.
-        """
+        """:param clock: monotonic seconds."""
         super().__init__(clock)
         self.seeds = 0
         """Number of seeds of the run."""

@@ -191,10 +191,7 @@ class ResultRecord(dict[str, Any]):
     """
 
     def __init__(self, fields: Mapping[str, Any], html: str) -> None:
-        """Copy the fields.
-
-        :param html: what a notebook shows, as of `html_card`.
-        """
+        """:param html: what a notebook shows, as of `html_card`."""
         super().__init__(fields)
         self._html = html
 

@@ -355,7 +355,6 @@ class PromptStore:
     """Stores prompts of a run. Messages that were stored lately are not written again."""
 
     def __init__(self, run: Run) -> None:
-        """Store nothing yet."""
         self._run = run
         self._known: dict[str, None] = {}
 
@@ -492,9 +491,7 @@ class AnswerGuard:
         answered: AbstractSet[str] = frozenset(),
         unit: str = "task",
     ) -> None:
-        """Expect usable answers.
-
-        :param models: models by role.
+        """:param models: models by role.
         :param answered: roles that got a usable answer from a model of this process; read at each check.
         :param unit: name of a seed in messages.
         """

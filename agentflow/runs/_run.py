@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from threading import Lock, Thread
-from typing import Generic, ParamSpec, Protocol, TypeVar
+from typing import Generic, ParamSpec, TypeVar
 
 import anyio
 from anyio import CancelScope, RunFinishedError
@@ -18,7 +18,7 @@ from anyio.to_thread import run_sync as run_in_thread
 
 from agentflow.actors import ChildInfo, ChildSpec, Restart, Supervisor
 from agentflow.errors import ConfigurationError, RunStopped, StopCause, ToolFailure
-from agentflow.journal import NewSeed, Run, RunCommands, open_journal, this_process
+from agentflow.journal import NewSeed, Run, RunCommands, open_journal
 from agentflow.models import Accounts, Model, ModelSettings, OpenModel, Statistics, make_model
 from agentflow.runs._config import RunConfig
 from agentflow.runs._directory import Resume, RunDirectory, write_report_page
@@ -35,7 +35,14 @@ from agentflow.runs._resources import (
     share_accounts,
     start_child,
 )
-from agentflow.runs._seed_scheduler import GRACE_SECONDS, LEASE_SECONDS, PauseGate, RunShutdown, SeedScheduler
+from agentflow.runs._seed_scheduler import (
+    GRACE_SECONDS,
+    LEASE_SECONDS,
+    PauseGate,
+    RunShutdown,
+    SeedScheduler,
+    SeedWorker,
+)
 from agentflow.runs._tools import (
     RUN_START,
     ChosenTools,
@@ -63,18 +70,6 @@ A = ParamSpec("A")
 T = TypeVar("T")
 
 
-class SeedWorker(Protocol):
-    """The work of a run for one seed."""
-
-    async def work(self, seed: Seed) -> bytes:
-        """Do everything for a seed and return its result."""
-        ...
-
-    def give_up(self, seed: Seed, error: Exception) -> bytes:
-        """Return the result of a seed whose work crashed repeatedly."""
-        ...
-
-
 class SupervisedRun(Generic[C, P]):
     """A run that works through seeds of a journal, with everything it needs opened under one supervisor.
 
@@ -96,9 +91,7 @@ class SupervisedRun(Generic[C, P]):
         retry_failed: bool = False,
         grace_seconds: float = GRACE_SECONDS,
     ) -> None:
-        """Describe it.
-
-        :param name: name of its supervisor.
+        """:param name: name of its supervisor.
         :param output_dir: output directory, instead of that of the settings.
         :param resume: handling of an existing run.
         :param retry_failed: work again on finished seeds that failed for a reason that may pass.
@@ -114,13 +107,12 @@ class SupervisedRun(Generic[C, P]):
         """Every seed was already finished when it began."""
         self.notes: list[str] = []
         """Lines about its input: the corpus, skipped files, ignored arguments."""
-        self._kind = name
         self._retry_failed = retry_failed
         self._progress = progress
         self._grace_seconds = grace_seconds
         self._with_page = True
         self._gate = PauseGate()
-        self._obeyed = ("resume", 0)
+        self._applied = ("resume", 0)
         self._priced: Mapping[str, ModelSettings] = {}
         self._shutdown = RunShutdown()
         self._name = name
@@ -161,11 +153,11 @@ class SupervisedRun(Generic[C, P]):
         """Do not wait for effects in flight."""
         self._shutdown.immediate.set()
 
-    def _obey(self, commands: RunCommands) -> None:
-        """Follow the commands of the journal; a pause that was asked for elsewhere remains."""
+    def _apply_commands(self, commands: RunCommands) -> None:
+        """Apply the commands of the journal; a pause that was asked for elsewhere remains."""
         command = "stop" if commands.stopped else "pause" if commands.paused else "resume"
-        before, self._obeyed = self._obeyed, (command, self._gate.in_flight if commands.paused else 0)
-        if before != self._obeyed:
+        before, self._applied = self._applied, (command, self._gate.in_flight if commands.paused else 0)
+        if before != self._applied:
             logger.warning("agentflow ctl", command=command, in_flight=self._gate.in_flight)
         if command == before[0]:
             return
@@ -282,7 +274,7 @@ class SupervisedRun(Generic[C, P]):
             launch=self.config.launch_id,
         )
         self.directory.check(sum(await run.counts()) > 0)
-        await run.keep(RUN_START, start_of(self._kind, self.chosen))
+        await run.keep(RUN_START, start_of(self._name, self.chosen))
         for blob, data in (blobs or {}).items():
             await run.blobs.put(data, blob.mime)
         await run.add_seeds(seeds, further=further)
@@ -334,9 +326,7 @@ class SupervisedRun(Generic[C, P]):
         def make() -> SeedScheduler:
             self._scheduler = SeedScheduler(
                 journal=run,
-                work=worker.work,
-                give_up=worker.give_up,
-                owner=this_process(),
+                worker=worker,
                 concurrency=concurrency,
                 gate=self._gate,
                 shutdown=self._shutdown,
@@ -345,7 +335,7 @@ class SupervisedRun(Generic[C, P]):
                 agent=self._agent,
                 grace_seconds=self._grace_seconds,
                 save_usage=save_usage,
-                obey=self._obey,
+                apply_commands=self._apply_commands,
             )
             return self._scheduler
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import ParamSpec, TypeVar
+from typing import ParamSpec, Protocol, TypeVar
 
 import anyio
 
@@ -15,9 +15,9 @@ from agentflow.errors import (
     WorkPostponed,
     unwrap_group,
 )
-from agentflow.journal import Counts, Run, RunCommands, SeedTaken
+from agentflow.journal import Counts, Run, RunCommands, SeedTaken, this_process
 from agentflow.runs._progress import Phase, RunProgress
-from agentflow.telemetry import Operation, RunTrace, get_logger
+from agentflow.telemetry import RunTrace, get_logger
 from agentflow.trace import Seed
 
 P = ParamSpec("P")
@@ -84,6 +84,18 @@ MAX_POSTPONED = 1_000
 """Number of seeds that a process postpones before it ends the run."""
 
 
+class SeedWorker(Protocol):
+    """The work of a run for one seed."""
+
+    async def work(self, seed: Seed) -> bytes:
+        """Do everything for a seed and return its result."""
+        ...
+
+    def give_up(self, seed: Seed, error: Exception) -> bytes:
+        """Return the result of a seed whose work crashed repeatedly."""
+        ...
+
+
 class RunShutdown:
     """State of the end of a run; it outlives a scheduler that crashed."""
 
@@ -125,12 +137,8 @@ class SeedScheduler:
 
     journal: Run
     """Run whose seeds it claims."""
-    work: Callable[[Seed], Awaitable[bytes]]
-    """Does everything for a seed and returns its result."""
-    give_up: Callable[[Seed, Exception], bytes]
-    """Returns the result of a seed whose work crashed `TRIES` times."""
-    owner: str
-    """Holder of its leases."""
+    worker: SeedWorker
+    """The work of the run for a seed; it gives up after `TRIES` crashes."""
     concurrency: int
     """Maximum number of seeds in work."""
     gate: PauseGate
@@ -147,8 +155,10 @@ class SeedScheduler:
     """Time that effects in flight get when the run is stopped."""
     save_usage: Callable[[], Awaitable[None]]
     """Called with each renewal of the leases."""
-    obey: Callable[[RunCommands], None]
-    """Follows the commands of the journal."""
+    apply_commands: Callable[[RunCommands], None]
+    """Applies the commands of the journal."""
+    _owner: str = field(default_factory=this_process, init=False)
+    """Holder of its leases."""
     _changed: anyio.Event = field(default_factory=anyio.Event, init=False)
     _recovered: bool = field(default=False, init=False)
     """A seed was finished after the last one was postponed."""
@@ -176,7 +186,7 @@ class SeedScheduler:
     async def _work_through(self, tasks: anyio.abc.TaskGroup) -> None:
         try:
             # A run that was paused or stopped before claims nothing.
-            self.obey(await self.journal.commands())
+            self.apply_commands(await self.journal.commands())
             tasks.start_soon(self._follow_commands)
             while await self._start_seeds(tasks) or not await self._is_done():
                 with anyio.move_on_after(POLL_SECONDS):
@@ -191,7 +201,7 @@ class SeedScheduler:
         free = self.concurrency - self.progress.active
         if free <= 0 or self.gate.is_closed or self.shutdown.requested.is_set():
             return 0
-        claimed = await self.journal.claim(self.owner, free)
+        claimed = await self.journal.claim(self._owner, free)
         for seed in claimed:
             self.progress.active += 1
             tasks.start_soon(self._finish, seed)
@@ -221,34 +231,31 @@ class SeedScheduler:
 
     async def _finish(self, seed: Seed) -> None:
         with self.trace.seed(str(seed.index), seed.id, agent=self.agent) as operation:
-            await self._finish_traced(seed, operation)
-
-    async def _finish_traced(self, seed: Seed, operation: Operation) -> None:
-        try:
             try:
-                result = await self._result(seed)
-            except WorkPostponed as postponed:
-                logger.warning("seed postponed", seed=seed.id, reason=postponed.message)
-                await self.journal.postpone(seed)
-                self._recovered = False
-                self.shutdown.postpone(postponed)
-                return
-            await self.journal.finish(seed, result)
-            operation.finish()
-            self._recovered = self.shutdown.postponed is not None
-            self.progress.done += 1
-        except SeedTaken as taken:
-            logger.warning("seed taken over", seed=seed.id, reason=taken.message)
-        except (RunStopped, ConfigurationError) as stopped:
-            self.shutdown.request(stopped)
-        finally:
-            self.progress.active -= 1
-            self.wake()
+                try:
+                    result = await self._result(seed)
+                except WorkPostponed as postponed:
+                    logger.warning("seed postponed", seed=seed.id, reason=postponed.message)
+                    await self.journal.postpone(seed)
+                    self._recovered = False
+                    self.shutdown.postpone(postponed)
+                    return
+                await self.journal.finish(seed, result)
+                operation.finish()
+                self._recovered = self.shutdown.postponed is not None
+                self.progress.done += 1
+            except SeedTaken as taken:
+                logger.warning("seed taken over", seed=seed.id, reason=taken.message)
+            except (RunStopped, ConfigurationError) as stopped:
+                self.shutdown.request(stopped)
+            finally:
+                self.progress.active -= 1
+                self.wake()
 
     async def _result(self, seed: Seed) -> bytes:
         for last in (*[False] * (TRIES - 1), True):
             try:
-                return await self.work(seed)
+                return await self.worker.work(seed)
             except Exception as error:  # boundary: a seed whose work crashes must not end the others
                 cause = unwrap_group(error)
                 if isinstance(cause, RunStopped | ConfigurationError):
@@ -256,14 +263,14 @@ class SeedScheduler:
                 logger.exception("seed crashed", seed=seed.id, again=not last)
                 if last:
                     self.progress.failures["seed crashed"] += 1
-                    return self.give_up(seed, unwrap_group(error))
+                    return self.worker.give_up(seed, unwrap_group(error))
         raise AssertionError("the last try returns or raises")
 
     async def _follow_commands(self) -> None:
         while True:
             await anyio.sleep(POLL_SECONDS)
             try:
-                self.obey(await self.journal.commands())
+                self.apply_commands(await self.journal.commands())
             except RunStopped as stopped:
                 self.shutdown.request(stopped)
                 return
@@ -272,7 +279,7 @@ class SeedScheduler:
         while True:
             await anyio.sleep(LEASE_SECONDS / 3)
             try:
-                await self.journal.renew(self.owner)
+                await self.journal.renew(self._owner)
                 await self.save_usage()
                 # Other processes add and finish seeds.
                 await self._count()
@@ -302,7 +309,7 @@ class SeedScheduler:
         if isinstance(reason, RunStopped) and reason.cause is StopCause.JOURNAL:
             return  # The journal would only time out once more.
         try:
-            await self.journal.release(self.owner)
+            await self.journal.release(self._owner)
             await self.save_usage()
         except AgentFlowError as error:
             # Harmless: leases of a process that has ended are free on this machine, and expire on others.

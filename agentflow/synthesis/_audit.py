@@ -203,9 +203,7 @@ class AuditRun(SynthesisRun):
         resume: Resume = "auto",
         retry_failed: bool = False,
     ) -> None:
-        """Describe it.
-
-        :param config: settings, from `audit_settings`.
+        """:param config: settings, from `audit_settings`.
         :raises ConfigurationError: one line, if a question names an unknown document.
         """
         super().__init__(config, resume=resume, retry_failed=retry_failed)

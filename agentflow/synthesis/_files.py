@@ -146,10 +146,7 @@ class QuestionIndex:
     """Index of the accepted questions of a run, by their words, and by their answers and documents."""
 
     def __init__(self, similarity: float) -> None:
-        """Start an empty index.
-
-        :param similarity: similarity of words from which two questions with the same answer are duplicates.
-        """
+        """:param similarity: similarity of words from which two questions with the same answer are duplicates."""
         rensa = import_module("rensa")  # it has no types
         bands = _BANDS if similarity >= _ALIKE else _MORE_BANDS
         self._worded: _Index = rensa.RMinHashLSH(similarity, _HASHES, bands)

@@ -97,10 +97,7 @@ class SynthesisPipeline:
     """
 
     def __init__(self, config: SynthesisConfig, output_dir: str | PathLike[str] | None = None) -> None:
-        """Describe it.
-
-        :param output_dir: output directory, instead of that of the settings.
-        """
+        """:param output_dir: output directory, instead of that of the settings."""
         self._config = config
         self._output_dir = None if output_dir is None else Path(output_dir)
 
@@ -198,9 +195,7 @@ class SynthesisRun(SupervisedRun[SynthesisConfig, SynthesisProgress]):
         grace_seconds: float = GRACE_SECONDS,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """Describe it.
-
-        :param output_dir: output directory, instead of that of the settings.
+        """:param output_dir: output directory, instead of that of the settings.
         :param resume: handling of an existing run.
         :param retry_failed: work again on finished seeds that gave nothing, for a reason that may pass.
         :param grace_seconds: time that effects in flight get when the run is stopped.

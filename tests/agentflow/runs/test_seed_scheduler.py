@@ -27,11 +27,11 @@ class Work:
         self.tries: Counter[str] = Counter()
         self.errors: dict[str, list[Exception]] = {}
         self.books = 0
-        self.obeyed: list[RunCommands] = []
+        self.applied: list[RunCommands] = []
         self.most = 0
         self.at_work = 0
 
-    async def grow(self, seed: Seed) -> bytes:
+    async def work(self, seed: Seed) -> bytes:
         self.tries[seed.content] += 1
         self.at_work += 1
         self.most = max(self.most, self.at_work)
@@ -50,23 +50,21 @@ class Work:
         self.books += 1
 
     async def done(self) -> list[str]:
-        return [harvest.decode() async for _, harvest in self.run.harvests()]
+        return [harvest.decode() async for _, harvest in self.run.stored_results()]
 
     async def until_ended(self, *, at_once: int = 8) -> None:
         scheduler = SeedScheduler(
             trace=RunTrace("synthesis", "key"),
             agent="team",
             journal=self.run,
-            work=self.grow,
-            give_up=self.give_up,
-            owner=this_process(),
+            worker=self,
             concurrency=at_once,
             gate=PauseGate(),
             shutdown=self.shutdown,
             progress=RunProgress(),
             grace_seconds=1,
             save_usage=self.save_usage,
-            obey=self.obeyed.append,
+            apply_commands=self.applied.append,
         )
         spec = ChildSpec(id="scheduler", start=lambda: scheduler, restart=Restart.TEMPORARY)
         async with Supervisor([spec]):
@@ -87,7 +85,7 @@ async def test_the_number_of_concurrent_trees_is_limited(tmp_path: Path) -> None
     async with work(tmp_path, *"abcdefgh") as work_:
         await work_.until_ended(at_once=3)
         assert work_.most == 3
-        assert work_.obeyed[0] == RunCommands(paused=False, stopped=False)
+        assert work_.applied[0] == RunCommands(paused=False, stopped=False)
         assert await work_.done() == [f"grown {seed}" for seed in "abcdefgh"]
 
 
@@ -121,7 +119,7 @@ async def test_an_early_end_releases_the_seeds(tmp_path: Path, error: Exception)
 @pytest.mark.promise("supervisor:leases")
 async def test_a_seed_taken_over_by_another_process_is_left_alone(tmp_path: Path) -> None:
     async with work(tmp_path, "a", "b") as work_:
-        grow = work_.grow
+        grow = work_.work
 
         async def lose(seed: Seed) -> bytes:
             if seed.content == "a" and not work_.tries["a"]:
@@ -132,7 +130,7 @@ async def test_a_seed_taken_over_by_another_process_is_left_alone(tmp_path: Path
                     await theirs.finish(taken, b"theirs")
             return await grow(seed)
 
-        work_.grow = lose
+        work_.work = lose
         await work_.until_ended(at_once=1)
         assert work_.shutdown.reason is None
         assert await work_.done() == ["theirs", "grown b"]

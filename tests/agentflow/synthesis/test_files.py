@@ -13,7 +13,6 @@ from msgspec.structs import replace
 from rich.console import Console
 
 from agentflow.errors import ErrorKind, RunStopped, StopCause
-from agentflow.models._names import price_date
 from agentflow.synthesis import (
     PAIRS,
     REPORT,
@@ -312,7 +311,7 @@ async def test_costs_by_built_in_prices_come_with_their_date(tmp_path: Path) -> 
     config = SynthesisConfig(model_name="gpt-4.1")
     report = await written(tmp_path, (SEED, await harvested(chain(), config=config)), config=config)
     assert report.cost["planner"] == pytest.approx(3 * (100 * 2.0 + 10 * 8.0) / 1_000_000)
-    assert report.prices_as_of == str(price_date())
+    assert report.prices_as_of == str(config.model.prices_as_of)
     assert f"list prices as of {report.prices_as_of}; `prices` in the settings overrides them" in shown(
         report
     )
