@@ -383,7 +383,7 @@ def _prompt_of(body: bytes) -> _Prompt:
 
 
 def _fails_replica(error: RequestError) -> bool:
-    """Return true if another replica may answer: no connection, a server error, or a key that is not its own any more."""
+    """Return true if another replica may answer: after a lost connection, a server error, or a refused key."""
     if error.status:
         return error.status >= 500 or error.status == 401
     return error.kind is ModelFailureKind.UNAVAILABLE

@@ -153,7 +153,7 @@ class Session:
         self.handle = handle
         """The name that clients use; cannot be guessed."""
         self.owner = owner
-        """The principal that created it; nobody else can use it."""
+        """The principal that created it; only this one can use it."""
         self.settings = settings
         """Settings for this session, by backend."""
         self.resources = resources
