@@ -8,7 +8,7 @@ from pathlib import Path
 import anyio
 import msgspec
 
-from agentflow.growth import LevelRecord
+from agentflow.engine import LevelRecord
 from agentflow.journal import NewSeed, open_journal
 from agentflow.trace import (
     Action,

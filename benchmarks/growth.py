@@ -84,7 +84,7 @@ PARTS = {
     "tool": ("/agentflow/sandbox/", "/mcp_servers/", "/runtimes/", "/pydantic", "/tantivy/"),
     "journal": ("/agentflow/journal/", "/sqlalchemy/", "/sqlite3/"),
     "facts": ("/agentflow/facts/", "/agentflow/text/"),
-    "growth": ("/agentflow/growth/", "/agentflow/team/", "/agentflow/trace/", "/agentflow/actors/", "/rapidfuzz/"),
+    "growth": ("/agentflow/engine/", "/agentflow/team/", "/agentflow/trace/", "/agentflow/actors/", "/rapidfuzz/"),
     "questions and files": ("/agentflow/synthesis/", "/agentflow/runs/"),
 }  # fmt: skip
 """Parts of the CPU profile, by source folder."""

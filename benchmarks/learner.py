@@ -27,9 +27,8 @@ import torch
 from torch import nn
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
-from agentflow.learner._rows import Row, merge_rows
 from agentflow.learner.compute import log_probs, log_probs_by_row, prepare
-from agentflow.learner.packing import pack
+from agentflow.learner.packing import Row, merge_rows, pack
 
 GPU = torch.cuda.is_available()
 HIDDEN, LAYERS, VOCABULARY = (2048, 8, 32768) if GPU else (512, 2, 2048)

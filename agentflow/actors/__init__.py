@@ -6,9 +6,24 @@ in reverse order. See docs/actors.md.
 
 from agentflow.actors._actor import Actor
 from agentflow.actors._channel import Channel, ChannelStatistics, Receiver, Sender
-from agentflow.actors._child import Child, Context, FunctionChild, Process
-from agentflow.actors._children import ChildCounts, ChildInfo, ChildState
-from agentflow.actors._clock import SYSTEM_CLOCK, Clock, SystemClock, Timer
+from agentflow.actors._children import (
+    SYSTEM_CLOCK,
+    AutoShutdown,
+    Backoff,
+    Child,
+    ChildCounts,
+    ChildInfo,
+    ChildSpec,
+    ChildState,
+    Clock,
+    Context,
+    FunctionChild,
+    Process,
+    Restart,
+    Strategy,
+    SystemClock,
+    Timer,
+)
 from agentflow.actors._errors import (
     ActorError,
     ActorGone,
@@ -16,27 +31,24 @@ from agentflow.actors._errors import (
     ChannelClosed,
     ChannelEnded,
     ChildActive,
-    ChildExists,
-    ProcessEnded,
-    RestartLimitReached,
-    Shutdown,
-    StartFailed,
-    StartTimeout,
-    SupervisorGone,
-    UnknownChild,
-    WouldBlock,
-)
-from agentflow.actors._events import (
     ChildEnded,
+    ChildExists,
     ChildStarted,
     ExitKind,
     ExitReason,
     Observer,
+    ProcessEnded,
+    RestartLimitReached,
     RestartPlanned,
+    Shutdown,
+    StartFailed,
+    StartTimeout,
     SupervisorEnding,
     SupervisorEvent,
+    SupervisorGone,
+    UnknownChild,
+    WouldBlock,
 )
-from agentflow.actors._specs import AutoShutdown, Backoff, ChildSpec, Restart, Strategy
 from agentflow.actors._supervisor import DynamicSupervisor, Supervisor
 from agentflow.actors._tasks import Hosted, computed, together
 

@@ -7,10 +7,17 @@ from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
 from agentflow.actors._channel import Channel, ChannelStatistics
-from agentflow.actors._child import Context
-from agentflow.actors._clock import SYSTEM_CLOCK, Clock, Timer
-from agentflow.actors._errors import ActorGone, AskTimeout, ChannelClosed, WouldBlock
-from agentflow.actors._events import KILLED, NORMAL, SHUTDOWN, ExitReason
+from agentflow.actors._children import SYSTEM_CLOCK, Clock, Context, Timer
+from agentflow.actors._errors import (
+    KILLED,
+    NORMAL,
+    SHUTDOWN,
+    ActorGone,
+    AskTimeout,
+    ChannelClosed,
+    ExitReason,
+    WouldBlock,
+)
 
 M = TypeVar("M")
 R = TypeVar("R")

@@ -4,14 +4,10 @@ import argparse
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from agentflow.cli._output import UNLIMITED, Exit, print_json, print_wide, write_out
+from agentflow.cli._output import UNLIMITED, Exit, print_json, print_wide, text_table, write_out
 from agentflow.errors import ConfigurationError
-from agentflow.rollouts.analysis import AnalysedRun, AnalysisTable, draw, find_runs, tables_of
-
-if TYPE_CHECKING:
-    from rich.table import Table
+from agentflow.rollouts.analysis import AnalysedRun, draw, find_runs, tables_of
 
 
 def run_analyse(arguments: argparse.Namespace) -> int:
@@ -40,18 +36,5 @@ def _show(runs: Sequence[AnalysedRun], *, as_json: bool) -> None:
     if as_json:
         print_json({"runs": [run.folder for run in runs], "tables": tables})
         return
-    parts = [part for table in tables for part in (f"\n{table.title}", _table(table))]
+    parts = [part for table in tables for part in (f"\n{table.title}", text_table(table.columns, table.rows))]
     print_wide(*parts, width=UNLIMITED)
-
-
-def _table(analysis: AnalysisTable) -> "Table":
-    from rich.table import Table
-    from rich.text import Text
-
-    table = Table(box=None, pad_edge=False)
-    for column in analysis.columns:
-        # Long names continue on the next line.
-        table.add_column(column, overflow="fold")
-    for row in analysis.rows:
-        table.add_row(*map(Text, row))
-    return table

@@ -14,6 +14,7 @@ from agentflow._terminal import printable
 from agentflow.cli._display import set_up_logging
 from agentflow.cli._output import Exit, print_json
 from agentflow.cli._rollout import assign_tasks
+from agentflow.engine import card_of
 from agentflow.errors import AgentFlowError, ConfigurationError, ModelFailure, error_line, unwrap_group
 from agentflow.models import Accounts, Call, Message, ModelSettings, OpenModel, TextPart, make_model
 from agentflow.readers import aprepare_tasks, with_own_scorers
@@ -24,7 +25,7 @@ from agentflow.scoring import make_metric
 from agentflow.settings import import_object, read_environment, read_file
 from agentflow.synthesis import SynthesisConfig, load_synthesis_config
 from agentflow.synthesis.pipeline import seeds_for
-from agentflow.team import card_of, model_tools, role_schema
+from agentflow.team import model_tools, role_schema
 from agentflow.telemetry import Level
 from agentflow.trace import ToolCard, Usage
 

@@ -5,7 +5,7 @@ import math
 import os
 import re
 import sys
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,8 +15,8 @@ from pydantic import ValidationError
 from agentflow._decoding import DECODE_ERRORS
 from agentflow._terminal import printable
 from agentflow._typeguards import is_list, is_object
-from agentflow.cli._display import RunView, open_display
-from agentflow.cli._output import Exit, print_json, write_out
+from agentflow.cli._display import RunView, follow
+from agentflow.cli._output import Exit, print_json
 from agentflow.cli._synth import synth_fields
 from agentflow.errors import AgentFlowError, ConfigurationError, ErrorKind, ToolFailure
 from agentflow.runs import ControlAddress, Phase, is_output_active, read_control_address, usage_text
@@ -179,13 +179,8 @@ def _watch(arguments: argparse.Namespace) -> int:
         raise ConfigurationError("--patience: give a number of seconds, 0 or more")
     watch = _RunWatch(arguments)
     watch.has_ended()  # refused before anything is shown, if there is no run
-    if arguments.json:
-        anyio.run(watch.run, None)
-        return watch.exit()
     view = RunView(watch.status, {"watched": arguments.url or arguments.dir}, synth_fields, watch.table)
-    with open_display(view) as show_progress:
-        anyio.run(watch.run, show_progress)
-    return watch.exit() if write_out(watch.print_end) else Exit.INTERRUPTED
+    return follow(watch, view, as_json=arguments.json)
 
 
 class _RunWatch:
@@ -225,24 +220,11 @@ class _RunWatch:
     def _stopped(self) -> bool:
         return self._seen is not None and self._seen.phase in (Phase.STOPPING, Phase.STOPPED)
 
-    async def run(self, show_progress: Callable[[], Coroutine[None, None, None]] | None) -> None:
+    async def read_until_end(self) -> None:
         """Read until the run ends.
 
         :raises AgentFlowError: one line, if there is none, or it was killed and is not started again in time.
         """
-        failed: AgentFlowError | None = None
-        async with anyio.create_task_group() as tasks:
-            if show_progress is not None:
-                tasks.start_soon(show_progress)
-            try:
-                await self._read_until_end()
-            except AgentFlowError as error:
-                failed = error
-            tasks.cancel_scope.cancel()
-        if failed is not None:
-            raise failed
-
-    async def _read_until_end(self) -> None:
         waiting_since: float | None = None
         while not self.has_ended():
             try:

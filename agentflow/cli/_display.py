@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 import anyio
 
+from agentflow.cli._output import Exit, write_out
+from agentflow.errors import AgentFlowError
 from agentflow.runs import Phase, RunStatus
 from agentflow.telemetry import Level, configure_logging, get_logger
 
@@ -78,6 +80,55 @@ def run_fields(status: RunStatus, **kind_fields: object) -> dict[str, object]:
 def speed_fields(rate: float, remaining: float | None) -> dict[str, object]:
     """Return the fields of the rate and of the estimated time to the end."""
     return {"per_minute": round(rate * 60, 3), "eta_seconds": None if remaining is None else round(remaining)}
+
+
+class FollowedRuns(Protocol):
+    """Runs that were started elsewhere, whose progress is read again and again."""
+
+    async def read_until_end(self) -> None:
+        """Read until they end.
+
+        :raises AgentFlowError: one line, if nothing can be read any more.
+        """
+        ...
+
+    def exit(self) -> Exit:
+        """Return the exit status."""
+        ...
+
+    def print_end(self) -> None:
+        """Print their end on stdout."""
+        ...
+
+
+def follow(runs: FollowedRuns, view: RunView[ViewedStatus], *, as_json: bool) -> int:
+    """Show the progress of runs until they end, and return the exit status; they continue if this process is interrupted.
+
+    :param as_json: the runs print it by themselves.
+    :raises AgentFlowError: one line, if nothing can be read any more.
+    """
+    if as_json:
+        anyio.run(runs.read_until_end)
+        return runs.exit()
+    with open_display(view) as show_progress:
+        if (error := anyio.run(_read_beside, runs, show_progress)) is not None:
+            raise error
+    return runs.exit() if write_out(runs.print_end) else Exit.INTERRUPTED
+
+
+async def _read_beside(
+    runs: FollowedRuns, show_progress: Callable[[], Coroutine[None, None, None]]
+) -> AgentFlowError | None:
+    """Return the error of the reading: a task group would wrap it."""
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(show_progress)
+        try:
+            await runs.read_until_end()
+        except AgentFlowError as error:
+            return error
+        finally:
+            tasks.cancel_scope.cancel()
+    return None
 
 
 @contextmanager

@@ -26,7 +26,7 @@ from agentflow.cli._arguments import (
 from agentflow.cli._output import Exit
 from agentflow.errors import ConfigurationError, exit_report
 
-_HOMES = {"eval": "evaluate", "tune": "swarm"}
+_HOMES = {"bundle": "export", "eval": "evaluate", "tune": "swarm"}
 """Modules of commands with another name."""
 
 
@@ -323,7 +323,7 @@ def _describe_export(parser: argparse.ArgumentParser) -> None:
         "--format",
         required=True,
         metavar="FORMAT",
-        help="format, such as trl-sft; docs/exports.md lists them",
+        help="format, such as trl-sft, or file.py:NAME of yours; docs/exports.md lists them",
     )
     parser.add_argument("-o", "--output", required=True, metavar="DIR", help="folder for the data set")
     what = "all answers, correct ones, or the best of each seed or task (default: what the format needs)"

@@ -2,7 +2,7 @@
 
 import os
 import sys
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterable
 from contextlib import contextmanager
 from enum import IntEnum
 from typing import TYPE_CHECKING
@@ -13,6 +13,7 @@ from agentflow._terminal import escape_controls
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.table import Table
 
 
 WIDTH = 110
@@ -75,6 +76,19 @@ def buffered_console(width: int = WIDTH) -> "Generator[Console]":
     with console.capture() as captured:
         yield console
     sys.stdout.write(captured.get())
+
+
+def text_table(columns: Iterable[str], rows: Iterable[Iterable[str]]) -> "Table":
+    """Return a table of plain texts; long ones continue on the next line."""
+    from rich.table import Table
+    from rich.text import Text
+
+    table = Table(box=None, pad_edge=False)
+    for column in columns:
+        table.add_column(column, overflow="fold")
+    for row in rows:
+        table.add_row(*map(Text, row))
+    return table
 
 
 def print_progress(line: str) -> None:

@@ -6,57 +6,64 @@ from collections import Counter
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from msgspec import structs
 
-from agentflow.cli._output import UNLIMITED, Exit, print_json, print_wide, write_out
+from agentflow.cli._output import UNLIMITED, Exit, print_json, print_wide, text_table, write_out
 from agentflow.errors import ConfigurationError
 from agentflow.learner import EpisodeTokens, RunTokens, episodes_page
 from agentflow.trace import Decode, coloured
 
-if TYPE_CHECKING:
-    from rich.table import Table
-
+_COLUMNS = (
+    "step", "episode", "reward", "advantage", "version", "calls", "rows", "tokens", "unique", "trained", "forks",
+)  # fmt: skip
+_CALL_COLUMNS = (
+    "call", "relation", "", "version", "prompt", "sampled", "advantage", "mean log-probability", "finish",
+)  # fmt: skip
 _PLAIN = {"opening", "append"}
 """Relations that are no forks."""
 
 
-def run_tokens(given: argparse.Namespace) -> int:
+def run_tokens(arguments: argparse.Namespace) -> int:
     """Run the command and return its exit status.
 
     :raises ConfigurationError: one line, if the run or the episode can't be read, or the page can't be written.
     """
-    run = RunTokens(Path(given.run))
-    episodes = _chosen(run, given)
+    run = RunTokens(Path(arguments.run))
+    episodes = _chosen(run, arguments)
     decode, why = run.decoder()
     if why:
         sys.stderr.write(f"agentflow: {why}\n")
-    if given.html:
-        _write(Path(given.html), episodes_page(episodes, decode, title=f"Tokens of {given.run}"))
-    show = _show_text if given.episode else _show_table
-    if given.json:
+    if arguments.html:
+        _write(Path(arguments.html), episodes_page(episodes, decode, title=f"Tokens of {arguments.run}"))
+    show = _show_text if arguments.episode else _show_table
+    if arguments.json:
         show = _show_json
     read = write_out(partial(show, episodes, decode))
     return Exit.DONE if read else Exit.INTERRUPTED
 
 
-def _chosen(run: RunTokens, given: argparse.Namespace) -> list[EpisodeTokens]:
+def _chosen(run: RunTokens, arguments: argparse.Namespace) -> list[EpisodeTokens]:
     """Return the episodes that the arguments select; one line is raised if there are none."""
     chosen: list[EpisodeTokens] = []
     agents: set[str] = set()
-    for episode in run.episodes(given.step):
-        if given.episode and given.episode not in (episode.sample.id, _without_agent(episode)):
+    for episode in run.episodes(arguments.step):
+        if arguments.episode and arguments.episode not in (episode.sample.id, _without_agent(episode)):
             continue
         agents.add(episode.agent)
-        if given.agent is None or episode.agent == given.agent:
+        if arguments.agent is None or episode.agent == arguments.agent:
             chosen.append(episode)
     if chosen:
         return chosen
     if agents:
-        known = ", ".join(sorted(agents - {""})) or "it has only one, without a name"
-        raise ConfigurationError(f"--agent: there is no agent {given.agent}; known: {known}")
-    where = f"--episode: {given.episode} is not in the stored rollouts" if given.episode else "no episodes"
+        names = ", ".join(sorted(agents - {""})) or "it has only one, without a name"
+        raise ConfigurationError(f"--agent: there is no agent {arguments.agent}; known: {names}")
+    where = (
+        f"--episode: {arguments.episode} is not in the stored rollouts"
+        if arguments.episode
+        else "no episodes"
+    )
     raise ConfigurationError(f"{where}; `agentflow tokens {run.folder}` lists them")
 
 
@@ -87,15 +94,13 @@ def _record(episode: EpisodeTokens, decode: Decode) -> dict[str, Any]:
 
 
 def _show_json(episodes: Sequence[EpisodeTokens], decode: Decode) -> None:
-    print_json({"episodes": [{**_record(each, decode), "calls": each.calls(decode)} for each in episodes]})
+    print_json(
+        {"episodes": [{**_record(episode, decode), "calls": episode.calls(decode)} for episode in episodes]}
+    )
 
 
 def _show_table(episodes: Sequence[EpisodeTokens], decode: Decode) -> None:
-    from rich.text import Text
-
-    table = _table("step", "episode", "reward", "advantage", "version", "calls", "rows", "tokens", "unique")
-    for name in ("trained", "forks"):
-        table.add_column(name)
+    rows: list[list[str]] = []
     totals = Counter[str]()
     for episode in episodes:
         record = _record(episode, decode)
@@ -113,21 +118,12 @@ def _show_table(episodes: Sequence[EpisodeTokens], decode: Decode) -> None:
             _share(record["trained"], counts["merged"]),
             forks,
         ]
-        table.add_row(*map(Text, cells))
+        rows.append(cells)
     line = (
         f"{len(episodes)} episodes: {totals['calls']} calls in {totals['rows']} rows of {totals['merged']} tokens, "
         f"{totals['unique']} unique, {_share(totals['trained'], totals['merged'])} trained, drift {totals['drift']}"
     )
-    print_wide(table, line, width=UNLIMITED)
-
-
-def _table(*columns: str) -> "Table":
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False)
-    for name in columns:
-        table.add_column(name, overflow="fold")
-    return table
+    print_wide(text_table(_COLUMNS, rows), line, width=UNLIMITED)
 
 
 def _share(part: int, whole: int) -> str:
@@ -138,21 +134,12 @@ def _show_text(episodes: Sequence[EpisodeTokens], decode: Decode) -> None:
     from rich.text import Text
 
     for episode in episodes:
-        table = _table(
-            "call",
-            "relation",
-            "",
-            "version",
-            "prompt",
-            "sampled",
-            "advantage",
-            "mean log-probability",
-            "finish",
-        )
+        rows: list[list[str]] = []
         for call in episode.calls(decode):
+            advantage = "" if call.advantage is None else f"{call.advantage:+.3f}"
             cells = [call.id, call.reason, call.note, call.version, str(call.prompt), str(call.sampled)]
-            cells.append("" if call.advantage is None else f"{call.advantage:+.3f}")
-            table.add_row(*map(Text, [*cells, f"{call.logprob:.3f}", call.finish]))
+            rows.append([*cells, advantage, f"{call.logprob:.3f}", call.finish])
+        table = text_table(_CALL_COLUMNS, rows)
         parts: list[object] = [Text(episode.heading, "bold"), Text(episode.summary(decode)), table]
         for title, pieces in episode.rows():
             parts += [Text(f"\n{title}", "bold"), coloured(pieces, decode)]

@@ -45,27 +45,29 @@ class PrintedLink(msgspec.Struct, frozen=True):
     """Process that serves it."""
 
 
-def run_view(given: argparse.Namespace) -> int:
+def run_view(arguments: argparse.Namespace) -> int:
     """Serve the page and return the exit status.
 
     :raises AgentFlowError: one line, if it can't be served.
     """
-    if given.place.startswith(_SSH):
-        remote = _remote(given.place, given.journal)
-        port = given.port or _free_port()
-        return anyio.run(_forward, remote, port, given.remote_command, _opener(not given.no_open), given.json)
+    if arguments.place.startswith(_SSH):
+        remote = _remote(arguments.place, arguments.journal)
+        port = arguments.port or _free_port()
+        return anyio.run(
+            _forward, remote, port, arguments.remote_command, _opener(not arguments.no_open), arguments.json
+        )
     return view_runs(
-        given.place,
-        journal=given.journal,
-        port=given.port,
-        opens=not given.no_open,
-        as_json=given.json,
-        until_eof=given.until_eof,
+        arguments.place,
+        journal=arguments.journal,
+        port=arguments.port,
+        opens=not arguments.no_open,
+        as_json=arguments.json,
+        until_eof=arguments.until_eof,
     )
 
 
 def view_runs(
-    place: str,
+    location: str,
     *,
     journal: str = "",
     port: int = 0,
@@ -80,9 +82,9 @@ def view_runs(
     :raises AgentFlowError: one line, if it can't be served.
     """
     set_up_logging(Level.WARNING)
-    with open_runs(place, journal=journal) as runs:
-        known = runs.runs()
-        path = f"/r/{known[0].id}" if len(known) == 1 else "/"
+    with open_runs(location, journal=journal) as runs:
+        summaries = runs.runs()
+        path = f"/r/{summaries[0].id}" if len(summaries) == 1 else "/"
         return anyio.run(_serve, runs, path, port, _opener(opens), as_json, until_eof)
 
 
@@ -139,20 +141,20 @@ class _RemotePlace(NamedTuple):
     """Database that the settings of its runs may name."""
 
 
-def _remote(place: str, journal: str) -> _RemotePlace:
+def _remote(location: str, journal: str) -> _RemotePlace:
     """Read `ssh://[USER@]HOST[:PORT]/PATH`; `/~/` begins at the home directory.
 
     :raises ConfigurationError: one line, if it names no machine.
     """
-    machine, _, path = place.removeprefix(_SSH).partition("/")
+    machine, _, path = location.removeprefix(_SSH).partition("/")
     user, _, host = machine.rpartition("@")
     if not host or ":" in user:
         raise ConfigurationError(
-            f"{place}: name a machine: ssh://[USER@]HOST[:PORT]/PATH, without a password"
+            f"{location}: name a machine: ssh://[USER@]HOST[:PORT]/PATH, without a password"
         )
     # ssh begins at the home directory.
     inner = path.removeprefix("~").lstrip("/") if path.startswith("~") else f"/{path}"
-    return _RemotePlace(place, f"{_SSH}{machine}", inner if path and inner else ".", journal)
+    return _RemotePlace(location, f"{_SSH}{machine}", inner if path and inner else ".", journal)
 
 
 async def _forward(
@@ -230,9 +232,9 @@ async def _print_links(
 
 
 def _free_port() -> int:
-    with socket.socket() as found:
-        found.bind((_LOOPBACK, 0))
-        port: int = found.getsockname()[1]
+    with socket.socket() as listener:
+        listener.bind((_LOOPBACK, 0))
+        port: int = listener.getsockname()[1]
         return port
 
 

@@ -5,7 +5,7 @@ import secrets
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -13,9 +13,9 @@ import anyio
 import anyio.to_thread
 
 from agentflow._typeguards import is_object
-from agentflow.cli._display import RunView, open_display, speed_fields
-from agentflow.cli._output import Exit, print_json, write_out
-from agentflow.errors import AgentFlowError, ConfigurationError
+from agentflow.cli._display import RunView, follow, speed_fields
+from agentflow.cli._output import Exit, print_json
+from agentflow.errors import ConfigurationError
 from agentflow.inspection import RunCollection, RunKind, RunSummary, WorkState, open_runs
 from agentflow.journal import NewSeed, open_journal
 from agentflow.runs import (
@@ -142,12 +142,7 @@ def watch_place(location: str, *, journal: str = "", patience: float, as_json: b
     with _open(location, journal) as runs:
         watch = _PlaceWatch(runs, location, patience, as_json=as_json)
         watch.read()
-        if as_json:
-            anyio.run(watch.run, None)
-            return watch.exit()
-        with open_display(RunView(watch.status, {"watched": location}, _fields, _table)) as show_progress:
-            anyio.run(watch.run, show_progress)
-        return watch.exit() if write_out(watch.print_end) else Exit.INTERRUPTED
+        return follow(watch, RunView(watch.status, {"watched": location}, _fields, _table), as_json=as_json)
 
 
 def command_place(
@@ -297,24 +292,11 @@ class _PlaceWatch:
         for run in self._runs.values():
             sys.stdout.write(f"{run.end_line()}\n")
 
-    async def run(self, show_progress: Callable[[], Coroutine[None, None, None]] | None) -> None:
+    async def read_until_end(self) -> None:
         """Read until no run is active.
 
         :raises AgentFlowError: one line, if nothing can be read any more.
         """
-        failed: AgentFlowError | None = None
-        async with anyio.create_task_group() as tasks:
-            if show_progress is not None:
-                tasks.start_soon(show_progress)
-            try:
-                await self._read_until_end()
-            except AgentFlowError as error:  # raised below: a task group would wrap it
-                failed = error
-            tasks.cancel_scope.cancel()
-        if failed is not None:
-            raise failed
-
-    async def _read_until_end(self) -> None:
         quiet_since = broken_since = None
         while True:
             started = time.monotonic()

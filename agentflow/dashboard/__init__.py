@@ -9,8 +9,7 @@ from runtimes._lazy import lazy_exports
 
 if TYPE_CHECKING:
     from agentflow.dashboard._bundle import BundleSummary, write_bundle
-    from agentflow.dashboard._page_data import PageData, PageDataError
-    from agentflow.dashboard._page_files import api_path
+    from agentflow.dashboard._page_data import PageData, PageDataError, api_path
     from agentflow.dashboard._report import REPORT_PAGE, write_report
     from agentflow.dashboard._server import ServedView, ViewGuard, open_view
 
@@ -32,8 +31,7 @@ __getattr__ = lazy_exports(
     __name__,
     {
         "._bundle": ["BundleSummary", "write_bundle"],
-        "._page_data": ["PageData", "PageDataError"],
-        "._page_files": ["api_path"],
+        "._page_data": ["PageData", "PageDataError", "api_path"],
         "._report": ["REPORT_PAGE", "write_report"],
         "._server": ["ServedView", "ViewGuard", "open_view"],
     },

@@ -10,9 +10,15 @@ import msgspec
 from msgspec import Struct, structs
 
 from agentflow._private_files import make_private_folder, write_private
-from agentflow.dashboard._machine_paths import shared_summary, without_paths
-from agentflow.dashboard._page_data import PAGE_ROWS, PageData, PageDataError
-from agentflow.dashboard._page_files import INDEX, RASTER, api_path, static_files
+from agentflow.dashboard._page_data import (
+    INDEX,
+    PAGE_ROWS,
+    RASTER,
+    PageData,
+    PageDataError,
+    api_path,
+    static_files,
+)
 from agentflow.errors import AgentFlowError, ConfigurationError
 from agentflow.inspection import (
     MAX_TEXT,
@@ -23,6 +29,7 @@ from agentflow.inspection import (
     SeedResults,
     SeedSummary,
     TreeSkeleton,
+    without_paths,
 )
 from agentflow.telemetry import get_logger
 
@@ -115,8 +122,8 @@ class _Bundle:
 
     def write(self) -> None:
         """Write all files."""
-        runs = [shared_summary(run) for run in self._read("runs", list[RunSummary])]
-        found: set[str] = set()
+        runs = [run.shared() for run in self._read("runs", list[RunSummary])]
+        written: set[str] = set()
         troubles: dict[str, str] = {}
         # The page finds the chunk of a path by the order of all paths.
         ordered = [(api_path("r", run.id), run) for run in runs]
@@ -126,13 +133,13 @@ class _Bundle:
                 self._chunks.add(path, msgspec.json.encode(run))
                 continue
             try:
-                found |= self._write_run(run)
+                written |= self._write_run(run)
             except AgentFlowError as error:
                 if len(runs) == 1:
                     raise
                 logger.warning("a run is incomplete", run=run.name, reason=str(error))
                 troubles[run.id] = without_paths(str(error))
-        if unknown := self._wanted - found:
+        if unknown := self._wanted - written:
             raise ConfigurationError(f"--seeds: there is no {', '.join(sorted(unknown))} in {len(runs)} runs")
         shown = [structs.replace(run, trouble=troubles.get(run.id, run.trouble)) for run in runs]
         self._chunks.add("runs", msgspec.json.encode(shown))
@@ -163,25 +170,25 @@ class _Bundle:
         """Yield the paths of a seed in order; nodes are read twice, so that none has to stay in memory."""
         of_seed = ("r", run, "s", seed)
         skeleton = self._read(api_path(*of_seed, "skeleton"), TreeSkeleton)
-        spots = sorted(skeleton.spots)
-        self.counts["nodes"] += len(spots)
+        node_paths = sorted(skeleton.spots)
+        self.counts["nodes"] += len(node_paths)
         calls: set[str] = set()
         texts: list[str] = []
-        for spot in spots:
-            node = self._read(api_path(*of_seed, "node", spot=spot), NodeDetail)
+        for node_path in node_paths:
+            node = self._read(api_path(*of_seed, "node", spot=node_path), NodeDetail)
             calls.update(api_path(*of_seed, "call", key=call.key) for call in node.calls)
-            for place, part in enumerate(node.parts):
+            for index, part in enumerate(node.parts):
                 self._add_image(run, part.blob)
                 begins = range(len(part.text), part.chars, MAX_TEXT)
-                asked = {"spot": spot, "part": str(place)}
-                texts += (api_path(*of_seed, "text", **asked, **{"from": str(begin)}) for begin in begins)
+                query = {"spot": node_path, "part": str(index)}
+                texts += (api_path(*of_seed, "text", **query, **{"from": str(begin)}) for begin in begins)
         others = self._read(api_path(*of_seed, "calls"), list[CallSummary])
         calls.update(api_path(*of_seed, "call", key=call.key) for call in others)
-        parents = {spot.rpartition("-")[0] for spot in spots if spot}
+        parents = {node_path.rpartition("-")[0] for node_path in node_paths if node_path}
         yield from sorted(calls)
         yield api_path(*of_seed, "calls")
-        yield from (api_path(*of_seed, "children", spot=spot) for spot in sorted(parents))
-        yield from (api_path(*of_seed, "node", spot=spot) for spot in spots)
+        yield from (api_path(*of_seed, "children", spot=node_path) for node_path in sorted(parents))
+        yield from (api_path(*of_seed, "node", spot=node_path) for node_path in node_paths)
         yield api_path(*of_seed, "results")
         yield api_path(*of_seed, "skeleton")
         yield api_path(*of_seed, "summary")

@@ -1,11 +1,12 @@
-"""Answers of the page's interface, as JSON: the same for the live view and for bundles."""
+"""Answers of the page's interface, as JSON, and the files of the page: the same for the live view and for bundles."""
 
 import re
 import sys
 from collections.abc import Callable, Mapping
+from importlib.resources import files
 from pathlib import Path
 from typing import Final, TypeAlias
-from urllib.parse import parse_qsl, unquote
+from urllib.parse import parse_qsl, quote, unquote
 
 import msgspec
 from msgspec import structs
@@ -28,7 +29,20 @@ _DIGITS: Final = re.compile(rb"[0-9]{16}")
 _MAX_EXACT: Final = 2**53
 """JavaScript rounds larger integers."""
 _STATUS_SECONDS: Final = 5.0
-_SPOT: Final = re.compile(r"([0-9]{1,9}(-[0-9]{1,9}){0,9999})?")
+_NODE_PATH: Final = re.compile(r"([0-9]{1,9}(-[0-9]{1,9}){0,9999})?")
+
+RASTER: Final = {"image/png": "png", "image/jpeg": "jpg", "image/gif": "gif", "image/webp": "webp"}
+"""Types of images that a page may show, with the endings of their files. SVG is none of them: it can hold scripts."""
+_UNESCAPED: Final = "!'()*-._~"
+INDEX: Final = "index.html"
+"""Name of the page among its files."""
+_TYPES: Final = {
+    ".css": "text/css; charset=utf-8",
+    ".html": "text/html; charset=utf-8",
+    ".js": "text/javascript; charset=utf-8",
+    ".png": "image/png",
+    ".svg": "image/svg+xml",
+}
 
 
 class PageDataError(AgentFlowError):
@@ -69,19 +83,19 @@ class PageData:
             ) from None
 
     def _load(self, path: str) -> bytes:
-        name, _, query = path.partition("?")
-        given = dict(parse_qsl(query, keep_blank_values=True))
+        name, _, text = path.partition("?")
+        query = dict(parse_qsl(text, keep_blank_values=True))
         match [unquote(part) for part in name.split("/")]:
             case ["runs"]:
                 return _encode(self.runs.runs())
             case ["r", run]:
                 return _encode(self.reader(run).summary())
             case ["r", run, what] if what in _OF_RUN:
-                return _encode(_OF_RUN[what](self.reader(run), given))
+                return _encode(_OF_RUN[what](self.reader(run), query))
             case ["r", run, "s", seed, what] if what in _OF_SEED:
                 reader = self.reader(run)
                 try:
-                    return _encode(_OF_SEED[what](reader, seed, given))
+                    return _encode(_OF_SEED[what](reader, seed, query))
                 except KeyError as error:
                     raise PageDataError(404, f"seed {seed!r} has no such part: {error}") from None
                 except RecursionError:
@@ -150,27 +164,27 @@ def _reduced(value: object) -> object:
     if isinstance(value, int) and abs(value) > _MAX_EXACT:
         return str(value)
     if is_mapping(value):
-        return {name: _reduced(own) for name, own in value.items()}
-    return [_reduced(own) for own in value] if is_list_or_tuple(value) else value
+        return {name: _reduced(inner) for name, inner in value.items()}
+    return [_reduced(inner) for inner in value] if is_list_or_tuple(value) else value
 
 
-def _seeds(run: RunReader, given: Query) -> object:
-    state = given.get("state", "")
+def _seeds(run: RunReader, query: Query) -> object:
+    state = query.get("state", "")
     if state and state not in set(WorkState):
         raise PageDataError(400, f"state: {state[:40]!r} is none of {', '.join(WorkState)}")
     return run.seeds(
-        after=given.get("after", ""),
-        limit=_number(given, "limit", PAGE_ROWS, _MAX_ROWS),
-        text=given.get("text", ""),
+        after=query.get("after", ""),
+        limit=_number(query, "limit", PAGE_ROWS, _MAX_ROWS),
+        text=query.get("text", ""),
         state=WorkState(state) if state else None,
     )
 
 
-def _search(run: RunReader, given: Query) -> object:
-    return run.search(given.get("text", ""), limit=_number(given, "limit", 50, _MAX_HITS))
+def _search(run: RunReader, query: Query) -> object:
+    return run.search(query.get("text", ""), limit=_number(query, "limit", 50, _MAX_HITS))
 
 
-def _status(run: RunReader, given: Query) -> object:
+def _status(run: RunReader, query: Query) -> object:
     """Ask the control server of an active run for its actors and calls."""
     try:
         control = read_control_address(Path(run.summary().folder))
@@ -187,8 +201,10 @@ def _status(run: RunReader, given: Query) -> object:
     return answer.data
 
 
-def _nodes(run: RunReader, seed: str, given: Query) -> object:
-    return run.nodes(seed, [_spot(spot) for spot in given.get("spots", "").split(",")[:PAGE_ROWS]])
+def _nodes(run: RunReader, seed: str, query: Query) -> object:
+    return run.nodes(
+        seed, [_node_path(node_path) for node_path in query.get("spots", "").split(",")[:PAGE_ROWS]]
+    )
 
 
 class TextStretch(msgspec.Struct):
@@ -200,15 +216,15 @@ class TextStretch(msgspec.Struct):
     """Length of the whole text."""
 
 
-def _text(run: RunReader, seed: str, given: Query) -> TextStretch:
-    spot, part = _spot(given.get("spot", "")), _number(given, "part", 0, sys.maxsize)
-    begin, limit = _number(given, "from", 0, sys.maxsize), _number(given, "limit", MAX_TEXT, MAX_STRETCH)
-    whole = run.text(seed, spot, part)
+def _text(run: RunReader, seed: str, query: Query) -> TextStretch:
+    node_path, part = _node_path(query.get("spot", "")), _number(query, "part", 0, sys.maxsize)
+    begin, limit = _number(query, "from", 0, sys.maxsize), _number(query, "limit", MAX_TEXT, MAX_STRETCH)
+    whole = run.text(seed, node_path, part)
     return TextStretch(whole[begin : begin + limit], len(whole))
 
 
-def _spot(text: str) -> str:
-    if _SPOT.fullmatch(text):
+def _node_path(text: str) -> str:
+    if _NODE_PATH.fullmatch(text):
         return text
     raise PageDataError(404, f"there is no node {text[:40]!r}")
 
@@ -225,9 +241,9 @@ _OF_SEED: Final[dict[str, Callable[[RunReader, str, Query], object]]] = {
     "summary": lambda run, seed, _: run.seed(seed),
     "skeleton": lambda run, seed, _: run.skeleton(seed),
     "nodes": _nodes,
-    "children": lambda run, seed, given: run.children(seed, _spot(given.get("spot", ""))),
-    "node": lambda run, seed, given: _bounded(run.node(seed, _spot(given.get("spot", "")))),
-    "call": lambda run, seed, given: _bounded(run.call(seed, given.get("key", ""))),
+    "children": lambda run, seed, query: run.children(seed, _node_path(query.get("spot", ""))),
+    "node": lambda run, seed, query: _bounded(run.node(seed, _node_path(query.get("spot", "")))),
+    "call": lambda run, seed, query: _bounded(run.call(seed, query.get("key", ""))),
     "calls": lambda run, seed, _: _bounded(run.calls(seed)),
     "results": lambda run, seed, _: _bounded(run.results(seed)),
     "text": _text,
@@ -235,8 +251,29 @@ _OF_SEED: Final[dict[str, Callable[[RunReader, str, Query], object]]] = {
 }
 
 
-def _number(given: Query, name: str, usual: int, most: int) -> int:
-    text = given.get(name) or str(usual)
+def _number(query: Query, name: str, usual: int, most: int) -> int:
+    text = query.get(name) or str(usual)
     if not (text.isascii() and text.isdecimal() and len(text) < 16):
         raise PageDataError(400, f"{name}: {text[:40]!r} is no number from 0 on")
     return min(int(text), most)
+
+
+def static_files() -> dict[str, tuple[bytes, str]]:
+    """Return the files of the page with their MIME types, by name."""
+    contents: dict[str, tuple[bytes, str]] = {}
+    for file in sorted(files("agentflow.dashboard").joinpath("static").iterdir(), key=lambda file: file.name):
+        mime = _TYPES.get("." + file.name.rpartition(".")[2])
+        if mime is not None:
+            contents[file.name] = (file.read_bytes(), mime)
+    return contents
+
+
+def api_path(*parts: str, **query: str) -> str:
+    """Return the path of an answer, as the page spells it: parameters without a value are left out.
+
+    >>> api_path("r", "r1", "s", "a b", "node", spot="0-1")
+    'r/r1/s/a%20b/node?spot=0-1'
+    """
+    path = "/".join(quote(part, safe=_UNESCAPED) for part in parts)
+    text = "&".join(f"{name}={quote(value, safe=_UNESCAPED)}" for name, value in query.items() if value)
+    return f"{path}{'?' if text else ''}{text}"

@@ -9,7 +9,6 @@ from typing import Final
 
 from agentflow._private_files import replace_file
 from agentflow._terminal import printable
-from agentflow.dashboard._machine_paths import shared_summary, without_paths
 from agentflow.inspection import (
     NodeSummary,
     RunReader,
@@ -20,6 +19,7 @@ from agentflow.inspection import (
     StepFigures,
     WorkState,
     open_runs,
+    without_paths,
 )
 
 REPORT_PAGE: Final = "report.html"
@@ -88,7 +88,7 @@ def write_report(folder: Path, journal: str = "", name: str = "") -> Path:
 
 
 def _run_sections(run: RunReader) -> list[str]:
-    summary = shared_summary(run.summary())
+    summary = run.summary().shared()
     seeds = run.seeds(limit=_SEEDS)
     sections = [
         _heading(summary),
@@ -143,16 +143,16 @@ def _chart(name: str, points: Sequence[tuple[int, float]]) -> str:
     low, high = min(value for _, value in points), max(value for _, value in points)
     first, last = points[0][0], points[-1][0]
 
-    def place(step: int, value: float) -> tuple[float, float]:
+    def point(step: int, value: float) -> tuple[float, float]:
         x = 8 + (_WIDTH - 16) * ((step - first) / (last - first) if last > first else 0.5)
         y = 8 + (_HEIGHT - 16) * ((high - value) / (high - low) if high > low else 0.5)
         return round(x, 1), round(y, 1)
 
     # More points than pixels would only make the file larger.
     shown = points[:: max(1, len(points) // _WIDTH)]
-    places = [place(step, value) for step, value in shown]
-    line = " ".join(f"{x},{y}" for x, y in places)
-    dots = f'<circle cx="{places[-1][0]}" cy="{places[-1][1]}" r="3"/>'
+    positions = [point(step, value) for step, value in shown]
+    line = " ".join(f"{x},{y}" for x, y in positions)
+    dots = f'<circle cx="{positions[-1][0]}" cy="{positions[-1][1]}" r="3"/>'
     caption = f"{_text(name)}: {points[-1][1]:.4g} <span class=dim>({low:.4g} to {high:.4g}, steps {first} to {last})</span>"
     return (
         f'<figure><figcaption>{caption}</figcaption><svg viewBox="0 0 {_WIDTH} {_HEIGHT}" role="img" '
@@ -193,13 +193,13 @@ def _trees(run: RunReader, seeds: Sequence[SeedSummary]) -> str:
         if not seed.nodes or len(shown) >= _SHOWN_TREES:
             continue
         skeleton = run.skeleton(seed.id)
-        spots = [spot for spot in skeleton.spots if spot][:_SHOWN_NODES]
-        if not spots:
+        node_paths = [node_path for node_path in skeleton.spots if node_path][:_SHOWN_NODES]
+        if not node_paths:
             continue
-        rest = len(skeleton.spots) - 1 - len(spots)
+        rest = len(skeleton.spots) - 1 - len(node_paths)
         more = f"<p class=dim>and {rest} more nodes</p>" if rest > 0 else ""
         title = f"{seed.id}: {seed.text}"
-        outline = _outline(run.nodes(seed.id, spots))
+        outline = _outline(run.nodes(seed.id, node_paths))
         opened = "" if shown else " open"
         shown.append(f"<details{opened}><summary>{_text(_line(title))}</summary>{outline}{more}</details>")
     return "".join(shown)
@@ -211,8 +211,8 @@ def _outline(nodes: Iterable[NodeSummary]) -> str:
     for node in nodes:
         below.setdefault(node.spot.rpartition("-")[0], []).append(node)
 
-    def listed(spot: str) -> str:
-        items = "".join(f"<li>{_node(node)}{listed(node.spot)}</li>" for node in below.get(spot, ()))
+    def listed(node_path: str) -> str:
+        items = "".join(f"<li>{_node(node)}{listed(node.spot)}</li>" for node in below.get(node_path, ()))
         return f"<ol>{items}</ol>" if items else ""
 
     return listed("").replace("<ol>", "<ol class=tree>", 1)

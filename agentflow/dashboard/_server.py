@@ -24,8 +24,15 @@ from starlette.routing import Match, Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from agentflow._decoding import DECODE_ERRORS, decode_reason
-from agentflow.dashboard._page_data import MAX_STRETCH, PageData, PageDataError, TextStretch
-from agentflow.dashboard._page_files import INDEX, RASTER, static_files
+from agentflow.dashboard._page_data import (
+    INDEX,
+    MAX_STRETCH,
+    RASTER,
+    PageData,
+    PageDataError,
+    TextStretch,
+    static_files,
+)
 from agentflow.errors import AgentFlowError, ConfigurationError, error_line
 from agentflow.http_server import AsgiServer, identify
 from agentflow.inspection import RunChanges, RunCollection
@@ -172,8 +179,8 @@ class ViewRoutes:
         path = request.scope["raw_path"].decode("latin-1").removeprefix("/api/").removesuffix("/whole")
 
         async def read(begin: int) -> TextStretch:
-            asked = f"{path}/text?{request.url.query}&from={begin}&limit={MAX_STRETCH}"
-            body = await self._read(partial(self._data.load, asked))
+            address = f"{path}/text?{request.url.query}&from={begin}&limit={MAX_STRETCH}"
+            body = await self._read(partial(self._data.load, address))
             return msgspec.json.decode(body, type=TextStretch)
 
         first = await read(0)
@@ -186,8 +193,8 @@ class ViewRoutes:
         return StreamingResponse(stretches(), media_type=_PLAIN, headers=_SAVED)
 
     async def _events(self, request: Request) -> Response:
-        given = request.query_params
-        run, seed = request.path_params["run"], given.get("seed") or None
+        query = request.query_params
+        run, seed = request.path_params["run"], query.get("seed") or None
         reader = await self._read(partial(self._data.reader, run))
 
         async def read(cursor: str) -> RunChanges:
@@ -199,7 +206,7 @@ class ViewRoutes:
         self._feeds[run, seed] = feed
         while len(self._feeds) > _FEEDS:
             del self._feeds[next(iter(self._feeds))]
-        cursor = request.headers.get("last-event-id") or given.get("cursor", "")
+        cursor = request.headers.get("last-event-id") or query.get("cursor", "")
         events = change_events(feed, cursor, self._closing)
         return StreamingResponse(events, media_type="text/event-stream", headers=_STREAM)
 
@@ -236,15 +243,15 @@ class ChangeFeed:
     async def after(self, cursor: str) -> RunChanges:
         """Return the changes after a cursor, at most `POLL_SECONDS` old."""
         async with self._lock:
-            made, known = self._answers.get(cursor, (float("-inf"), None))
-            if known is None or self._clock() - made >= POLL_SECONDS * 0.9:
-                known = await self._read(cursor)
+            made, changes = self._answers.get(cursor, (float("-inf"), None))
+            if changes is None or self._clock() - made >= POLL_SECONDS * 0.9:
+                changes = await self._read(cursor)
                 self._answers.pop(cursor, None)
-                self._answers[cursor] = self._clock(), known
-                self._latest = self._clock(), known.cursor
+                self._answers[cursor] = self._clock(), changes
+                self._latest = self._clock(), changes.cursor
                 while len(self._answers) > _KEPT:
                     del self._answers[next(iter(self._answers))]
-            return known
+            return changes
 
     @property
     def state(self) -> str | None:

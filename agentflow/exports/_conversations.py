@@ -2,24 +2,20 @@
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import wraps
+from dataclasses import dataclass, field
+from functools import cached_property, wraps
+from itertools import count
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from agentflow._typeguards import is_list
-from agentflow.exports._records import (
-    Dropped,
-    DropReason,
-    ExportAnswer,
-    ExportRow,
-    ExportTree,
-    Take,
-    fixed_arguments_of,
-)
+from agentflow.engine import fixed_names
+from agentflow.exports._rows import Dropped, DropReason, ExportRow, Take
+from agentflow.inspection import AnswerRecord, SeedRecord
 from agentflow.models import ToolSpec
 from agentflow.runs import image_file
 from agentflow.team import result_text
 from agentflow.text import escape_all_special_tokens, escape_special_tokens
-from agentflow.trace import Action, ChatBuilder, ChatMessage, Node, Verdict
+from agentflow.trace import Action, ChatBuilder, ChatMessage, Node, Tree, Verdict
 
 _RESULT_CHARS: Final = 6_000
 """Characters of a result that a single agent is shown."""
@@ -35,19 +31,61 @@ _HERMES: Final = (
 """Prompt of the tools in the notation of Hermes, as the templates of Qwen 2.5 and 3 write it."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class ExportContext:
+    """Facts that all rows of an export depend on."""
+
+    tools: Sequence[ToolSpec] = ()
+    """Tools of the run; empty: unknown."""
+    take: Take = Take.ALL
+    """Selection of answers."""
+    has_images: bool = False
+    """The run has images, so every row has a column for them."""
+    numbers: Iterator[int] = field(default_factory=count)
+    """Numbers for rows."""
+    done: set[str] = field(default_factory=set[str])
+    """Tasks that have their row, in formats with one for all episodes of a task."""
+
+    @cached_property
+    def functions(self) -> list[dict[str, Any]]:
+        """Schemas of the tools in the notation of OpenAI."""
+        return tool_functions(self.tools)
+
+    def functions_of(self, answer: AnswerRecord | None) -> list[dict[str, Any]]:
+        """Return the schemas of the tools that were offered.
+
+        :param answer: an answer; `None`: an action of a tree.
+        """
+        return self.functions if answer is None or not answer.messages else tool_functions(answer.tools)
+
+    def tools_column(self, answer: AnswerRecord | None = None) -> dict[str, Any]:
+        """Return the column of the tools that were offered, as JSON; none if the run kept none."""
+        return {"tools": encode(self.functions_of(answer))} if self.functions else {}
+
+    def columns(self, answer: AnswerRecord, messages: Sequence[ChatMessage]) -> dict[str, Any]:
+        """Return the columns that all rows of conversations share."""
+        images = {"images": image_files(messages)} if self.has_images else {}
+        return {**self.tools_column(answer), **images}
+
+
+def fixed_arguments_of(tree: Tree, node: Node) -> list[str]:
+    """Return the names of the arguments that the seed or the task fixed."""
+    return [] if node.action is None else fixed_names(node.action.arguments, tree.seed.kwargs)
+
+
 def chosen_answers(
-    trees: Sequence[ExportTree], take: Take
-) -> Iterator[tuple[ExportTree, ExportAnswer] | Dropped]:
+    trees: Sequence[SeedRecord], take: Take
+) -> Iterator[tuple[SeedRecord, AnswerRecord] | Dropped]:
     """Yield the answers of a group that are taken, and the reason for each other one."""
-    found = [(tree, answer) for tree in trees for answer in tree.answers]
-    rights = [(tree, answer) for tree, answer in found if answer.right and _has_answer(answer)]
-    best = min(rights, key=lambda one: (-(one[1].score or 0.0), one[1].length), default=None)
+    answers = [(tree, answer) for tree in trees for answer in tree.answers]
+    rights = [(tree, answer) for tree, answer in answers if answer.right and _has_answer(answer)]
+    best = min(rights, key=lambda pair: (-(pair[1].score or 0.0), pair[1].length), default=None)
     for tree in trees:
         if not tree.answers and not tree.surplus_tasks:
             yield Dropped(tree.group, tree.id, no_answer_reason(tree))
         for task in tree.surplus_tasks:
             yield Dropped(tree.group, task, DropReason.SURPLUS)
-    for tree, answer in found:
+    for tree, answer in answers:
         reason: DropReason | None = None
         if not _has_answer(answer):
             reason = DropReason.NO_ANSWER
@@ -58,24 +96,24 @@ def chosen_answers(
         yield (tree, answer) if reason is None else Dropped(tree.group, answer.id, reason)
 
 
-def _has_answer(answer: ExportAnswer) -> bool:
+def _has_answer(answer: AnswerRecord) -> bool:
     # A recorded conversation may end with a call.
     return bool(answer.answer or answer.messages)
 
 
-def _is_part(tree: ExportTree, best: ExportTree) -> bool:
+def _is_part(tree: SeedRecord, best: SeedRecord) -> bool:
     """Return whether an answer of a tree is a conversation of the best episode, which may have several."""
     return tree is best and tree.is_episode
 
 
-def no_answer_reason(tree: ExportTree) -> DropReason:
+def no_answer_reason(tree: SeedRecord) -> DropReason:
     """Return the reason that a tree has no answers."""
     if not tree.is_episode:
         return DropReason.NO_QUESTION
     return DropReason.NO_MESSAGES if tree.calls else DropReason.NO_ANSWER
 
 
-def wrong_reason(tree: ExportTree, answer: ExportAnswer) -> DropReason:
+def wrong_reason(tree: SeedRecord, answer: AnswerRecord) -> DropReason:
     """Return the reason that an answer is not right."""
     if answer.surplus:
         return DropReason.SURPLUS
@@ -83,11 +121,11 @@ def wrong_reason(tree: ExportTree, answer: ExportAnswer) -> DropReason:
     return DropReason.NO_SCORE if unscored else DropReason.NOT_CORRECT
 
 
-def conversation_of(tree: ExportTree, answer: ExportAnswer) -> list[ChatMessage]:
+def conversation_of(tree: SeedRecord, answer: AnswerRecord) -> list[ChatMessage]:
     """Return an answer with its path as messages; masked ones have `"trainable": False`, context that stays also `"context"`."""
     if answer.messages:
         return list(answer.messages)
-    nodes = [tree.tree.by_id[own] for own in answer.nodes]
+    nodes = [tree.tree.by_id[id] for id in answer.nodes]
     chat = begin_chat(answer.question, nodes[0] if tree.is_episode and nodes else None)
     for node in nodes:
         add_call(chat, tree, node, answer.question)
@@ -106,18 +144,20 @@ def begin_chat(question: str, root: Node | None = None) -> ChatBuilder:
     return chat
 
 
-def add_call(chat: ChatBuilder, tree: ExportTree, node: Node, question: str) -> None:
+def add_call(chat: ChatBuilder, tree: SeedRecord, node: Node, question: str) -> None:
     """Add the action of a node and its result, shortened as a single agent is shown it; a root adds nothing."""
     if node.action is None:
         return
     fixed = fixed_arguments_of(tree.tree, node)
-    written = {name: own for name, own in node.action.arguments.items() if name not in fixed}
+    written = {name: value for name, value in node.action.arguments.items() if name not in fixed}
     call = Action(node.action.tool, written)
     # The results of a rollout contain the reason of a failure already.
     failure = None if tree.is_episode else node.failure
     shown = result_text(node.text, _RESULT_CHARS, question, call, node.intent, failure=failure)
     images = [image_file(image) for image in node.images]
-    arguments = {escape_special_tokens(name): escape_all_special_tokens(own) for name, own in written.items()}
+    arguments = {
+        escape_special_tokens(name): escape_all_special_tokens(value) for name, value in written.items()
+    }
     tool, intent, shown = (escape_special_tokens(text) for text in (call.tool, node.intent, shown))
     chat.call(tool, arguments, intent, shown, images=images, failed=node.verdict is not Verdict.NEW)
 
@@ -130,11 +170,11 @@ def trained_spans(messages: Sequence[ChatMessage]) -> list[tuple[int, int]]:
     spans: list[tuple[int, int]] = []
     start: int | None = None
     end = 0
-    for place, message in enumerate(messages):
+    for index, message in enumerate(messages):
         if message["role"] != "assistant":
             continue
         if message.get("trainable", True):
-            start, end = (place if start is None else start), place + 1
+            start, end = (index if start is None else start), index + 1
         elif start is not None:
             spans.append((start, end))
             start = None
@@ -241,146 +281,119 @@ def trl_parts(message: ChatMessage) -> ChatMessage:
 class _Retold(NamedTuple):
     """Answer as a conversation."""
 
-    tree: ExportTree
-    answer: ExportAnswer
+    tree: SeedRecord
+    answer: AnswerRecord
     messages: list[ChatMessage]
 
 
 _Rows: TypeAlias = Iterator[ExportRow | Dropped]
+GroupRows: TypeAlias = Callable[[Sequence[SeedRecord], ExportContext], _Rows]
+"""Yields the rows of the trees or episodes of one seed or task, and the reason for everything that is in none."""
 
 
-def _of_answers(
-    make: "Callable[[ConversationFormats, _Retold], _Rows]",
-) -> "Callable[[ConversationFormats, Sequence[ExportTree]], _Rows]":
-    """Return a method that makes the rows of each answer that is taken, and yields at the end the reason for each other one."""
+def _of_answers(make: Callable[[_Retold, ExportContext], _Rows]) -> GroupRows:
+    """Return a function that makes the rows of each answer that is taken, and yields at the end the reason for each other one."""
 
     @wraps(make)
-    def rows(formats: "ConversationFormats", trees: Sequence[ExportTree]) -> _Rows:
+    def rows(trees: Sequence[SeedRecord], export: ExportContext) -> _Rows:
         dropped: list[Dropped] = []
-        for one in chosen_answers(trees, formats.take):
-            if isinstance(one, Dropped):
-                dropped.append(one)
+        for chosen in chosen_answers(trees, export.take):
+            if isinstance(chosen, Dropped):
+                dropped.append(chosen)
                 continue
-            made = list(make(formats, _Retold(*one, conversation_of(*one))))
-            yield from made or [Dropped(one[0].group, one[1].id, DropReason.NOTHING_TO_TRAIN)]
+            tree, answer = chosen
+            made = list(make(_Retold(tree, answer, conversation_of(tree, answer)), export))
+            yield from made or [Dropped(tree.group, answer.id, DropReason.NOTHING_TO_TRAIN)]
         yield from dropped
 
     return rows
 
 
-class ConversationFormats:
-    """Rows of the formats of conversations.
+@_of_answers
+def trl_sft(path: _Retold, export: ExportContext) -> _Rows:
+    """Yield `prompt` and `completion`: a masked call splits a path, so that no row trains it."""
+    tree, answer, messages = path
+    spans = trained_spans(messages)
+    for number, (start, end) in enumerate(spans):
+        values: dict[str, Any] = {
+            "id": answer.id if len(spans) == 1 else f"{answer.id}/{number}",
+            "prompt": [trl_parts(message) for message in messages[:start]],
+            "completion": [trl_parts(message) for message in messages[start:end]],
+            **export.columns(answer, messages[:end]),
+        }
+        yield ExportRow("train", tree.group, values, tuple(image_files(messages[:end])))
 
-    Each method takes the trees of one group and yields rows, and the reason for everything that is not in one.
-    """
 
-    def __init__(self, tools: Sequence[ToolSpec], take: Take, *, images: bool) -> None:
-        """Prepare the columns that all rows share.
+@_of_answers
+def openai(path: _Retold, export: ExportContext) -> _Rows:
+    """Yield `messages` as the API of OpenAI takes them for fine-tuning; masked ones have weight 0."""
+    tree, answer, messages = path
+    if trained_spans(messages):
+        values: dict[str, Any] = {"messages": [_openai_message(message) for message in messages]}
+        values |= {"tools": functions} if (functions := export.functions_of(answer)) else {}
+        yield ExportRow("train", tree.group, values, tuple(image_files(messages)))
 
-        :param tools: tools of the run; empty: unknown.
-        :param images: the run has images, so every row has a column for them.
-        """
-        self._tools = tool_functions(tools)
-        self.take = take
-        """Selection of answers."""
-        self._images = images
 
-    @_of_answers
-    def trl_sft(self, path: _Retold) -> _Rows:
-        """Yield `prompt` and `completion`: a masked call splits a path, so that no row trains it."""
-        tree, answer, messages = path
-        spans = trained_spans(messages)
-        for number, (start, end) in enumerate(spans):
-            values: dict[str, Any] = {
-                "id": answer.id if len(spans) == 1 else f"{answer.id}/{number}",
-                "prompt": [trl_parts(message) for message in messages[:start]],
-                "completion": [trl_parts(message) for message in messages[start:end]],
-                **self._common(answer, messages[:end]),
+@_of_answers
+def sharegpt(path: _Retold, export: ExportContext) -> _Rows:
+    """Yield `conversations` that alternate strictly; masked calls are left out, because LLaMA-Factory can't mask."""
+    tree, answer, messages = path
+    if left := without_masked(messages):
+        values: dict[str, Any] = {
+            "id": answer.id,
+            "conversations": _sharegpt_turns(left),
+            **export.columns(answer, left),
+        }
+        yield ExportRow("train", tree.group, values, tuple(image_files(left)))
+        yield from _dropped_calls(tree, answer)
+
+
+@_of_answers
+def axolotl(path: _Retold, export: ExportContext) -> _Rows:
+    """Yield `messages` with `training` for each."""
+    tree, answer, messages = path
+    if trained_spans(messages):
+        rows = [
+            {
+                **_with_text_arguments(plain(message)),
+                "training": message["role"] == "assistant" and message.get("trainable", True),
             }
-            yield ExportRow("train", tree.group, values, tuple(image_files(messages[:end])))
-
-    @_of_answers
-    def openai(self, path: _Retold) -> _Rows:
-        """Yield `messages` as the API of OpenAI takes them for fine-tuning; masked ones have weight 0."""
-        tree, answer, messages = path
-        if trained_spans(messages):
-            values: dict[str, Any] = {"messages": [_openai_message(message) for message in messages]}
-            values |= {"tools": functions} if (functions := self._functions(answer)) else {}
-            yield ExportRow("train", tree.group, values, tuple(image_files(messages)))
-
-    @_of_answers
-    def sharegpt(self, path: _Retold) -> _Rows:
-        """Yield `conversations` that alternate strictly; masked calls are left out, because LLaMA-Factory can't mask."""
-        tree, answer, messages = path
-        if left := without_masked(messages):
-            values: dict[str, Any] = {
-                "id": answer.id,
-                "conversations": _sharegpt_turns(left),
-                **self._common(answer, left),
-            }
-            yield ExportRow("train", tree.group, values, tuple(image_files(left)))
-            yield from _dropped_calls(tree, answer)
-
-    @_of_answers
-    def axolotl(self, path: _Retold) -> _Rows:
-        """Yield `messages` with `training` for each."""
-        tree, answer, messages = path
-        if trained_spans(messages):
-            rows = [
-                {
-                    **_with_text_arguments(plain(message)),
-                    "training": message["role"] == "assistant" and message.get("trainable", True),
-                }
-                for message in messages
-            ]
-            values: dict[str, Any] = {"id": answer.id, "messages": rows, **self.tools(answer)}
-            yield ExportRow("train", tree.group, values, tuple(image_files(messages)))
-
-    @_of_answers
-    def verl_sft(self, path: _Retold) -> _Rows:
-        """Yield `messages` whose calls are text in the notation of Hermes; masked calls are left out."""
-        tree, answer, messages = path
-        if left := without_masked(messages):
-            rows = [{"role": one["role"], "content": hermes_text(one)} for one in left]
-            if functions := self._functions(answer):
-                before = f"{rows.pop(0)['content']}\n\n" if rows[0]["role"] == "system" else ""
-                lines = "\n".join(encode(tool) for tool in functions)
-                rows.insert(0, {"role": "system", "content": before + _HERMES.format(lines)})
-            yield ExportRow("train", tree.group, {"id": answer.id, "messages": rows})
-            yield from _dropped_calls(tree, answer)
-
-    def tools(self, answer: ExportAnswer | None = None) -> dict[str, Any]:
-        """Return the column of an answer's tools, as JSON; none if the run kept none.
-
-        :param answer: an answer; `None`: an action of a tree.
-        """
-        return {"tools": encode(self._functions(answer))} if self._tools else {}
-
-    def _functions(self, answer: ExportAnswer | None) -> list[dict[str, Any]]:
-        """Return the schemas of the tools that were offered."""
-        return self._tools if answer is None or not answer.messages else tool_functions(answer.tools)
-
-    def _common(self, answer: ExportAnswer, messages: Sequence[ChatMessage]) -> dict[str, Any]:
-        common = self.tools(answer)
-        return {**common, "images": image_files(messages)} if self._images else common
+            for message in messages
+        ]
+        values: dict[str, Any] = {"id": answer.id, "messages": rows, **export.tools_column(answer)}
+        yield ExportRow("train", tree.group, values, tuple(image_files(messages)))
 
 
-def _dropped_calls(tree: ExportTree, answer: ExportAnswer) -> Iterator[Dropped]:
+@_of_answers
+def verl_sft(path: _Retold, export: ExportContext) -> _Rows:
+    """Yield `messages` whose calls are text in the notation of Hermes; masked calls are left out."""
+    tree, answer, messages = path
+    if left := without_masked(messages):
+        rows = [{"role": message["role"], "content": hermes_text(message)} for message in left]
+        if functions := export.functions_of(answer):
+            before = f"{rows.pop(0)['content']}\n\n" if rows[0]["role"] == "system" else ""
+            lines = "\n".join(encode(tool) for tool in functions)
+            rows.insert(0, {"role": "system", "content": before + _HERMES.format(lines)})
+        yield ExportRow("train", tree.group, {"id": answer.id, "messages": rows})
+        yield from _dropped_calls(tree, answer)
+
+
+def _dropped_calls(tree: SeedRecord, answer: AnswerRecord) -> Iterator[Dropped]:
     """Yield the masked calls of an answer, by the ids of their nodes; of a recorded conversation, by the numbers of their messages."""
-    nodes = [tree.tree.by_id[own] for own in answer.nodes]
+    nodes = [tree.tree.by_id[id] for id in answer.nodes]
     masked = [node.id for node in nodes if node.action is not None and node.verdict is not Verdict.NEW]
     if answer.messages:
         masked = [str(number) for number, message in enumerate(answer.messages) if is_masked(message)]
-    for own in masked:
-        yield Dropped(tree.group, f"{answer.id}/{own}", DropReason.MASKED)
+    for id in masked:
+        yield Dropped(tree.group, f"{answer.id}/{id}", DropReason.MASKED)
 
 
 def hermes_text(message: Mapping[str, Any]) -> str:
     """Return a message as text, its calls in the notation of Hermes."""
     text = text_of(message["content"])
     calls = [
-        f"<tool_call>\n{encode({'name': one['function']['name'], 'arguments': one['function']['arguments']})}\n</tool_call>"
-        for one in message.get("tool_calls", ())
+        f"<tool_call>\n{encode({'name': call['function']['name'], 'arguments': call['function']['arguments']})}\n</tool_call>"
+        for call in message.get("tool_calls", ())
     ]
     return "\n".join([*([text] if text or not calls else []), *calls])
 
@@ -424,7 +437,7 @@ def _sharegpt_turns(messages: Sequence[ChatMessage]) -> list[dict[str, str]]:
 def _sharegpt_turn(message: ChatMessage) -> dict[str, str]:
     if calls := message.get("tool_calls"):
         functions = [
-            {"name": one["function"]["name"], "arguments": one["function"]["arguments"]} for one in calls
+            {"name": call["function"]["name"], "arguments": call["function"]["arguments"]} for call in calls
         ]
         return {"from": "function_call", "value": encode(functions)}
     role = {"assistant": "gpt", "tool": "observation"}.get(message["role"], "human")

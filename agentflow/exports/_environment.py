@@ -51,7 +51,7 @@ class SandboxEnvironments:
         :param tools: names or patterns of the tools that the model may call.
         :param timeout: seconds for a call.
         """
-        self._given: dict[str, Any] = {"token": token, "backends": backends, "timeout": timeout}
+        self._options: dict[str, Any] = {"token": token, "backends": backends, "timeout": timeout}
         self._target = target
         self._patterns = tools
         self._kind: type[_SandboxEnvironment] | None = None
@@ -68,7 +68,7 @@ class SandboxEnvironments:
 
         :raises ConfigurationError: if no tool fits the patterns, or its schema can't be a signature.
         """
-        session = _EnvironmentSession(lambda: SyncSandbox(self._target, **self._given))
+        session = _EnvironmentSession(lambda: SyncSandbox(self._target, **self._options))
         self._sessions.append(session)
         if self._kind is None:
             tools = [tool for tool in session.sandbox.tools(self._patterns) if not tool.unusable]
@@ -100,9 +100,9 @@ class _EnvironmentSession:
             self.sandbox.start()
             self._used = False
 
-    def call(self, tool: str, given: Mapping[str, object]) -> str:
+    def call(self, tool: str, arguments: Mapping[str, object]) -> str:
         self._used = True
-        return str(self.sandbox.execute(tool, given))
+        return str(self.sandbox.execute(tool, arguments))
 
 
 class _SandboxEnvironment:
@@ -120,8 +120,8 @@ class _SandboxEnvironment:
 def tool_method(tool: Tool) -> Callable[..., str]:
     """Return a method that calls a tool; its signature and docstring say what the schema says."""
 
-    def call(self: _SandboxEnvironment, **given: object) -> str:
-        return self.session.call(tool.route, given)
+    def call(self: _SandboxEnvironment, **arguments: object) -> str:
+        return self.session.call(tool.route, arguments)
 
     properties = tool.input_schema.get("properties", {})
     required = tool.input_schema.get("required", [])
@@ -166,13 +166,13 @@ def _annotation(schema: object) -> Any:  # noqa: ANN401 - a type of any kind
     if (
         is_list(choices := schema.get("enum"))
         and choices
-        and all(isinstance(one, _SCALARS) for one in choices)
+        and all(isinstance(choice, _SCALARS) for choice in choices)
     ):
         return Literal[tuple(choices)]
     parts = schema.get("anyOf") or schema.get("oneOf")
     kind = schema.get("type")
     if is_list(kind):
-        parts = [{**schema, "type": one} for one in kind]
+        parts = [{**schema, "type": choice} for choice in kind]
     if is_list(parts) and parts:
         kinds = [_annotation(part) for part in parts]
         return Any if Any in kinds else Union[tuple(kinds)]  # noqa: UP007 - known only here

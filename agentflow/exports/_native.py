@@ -7,17 +7,9 @@ from typing import Any, Final
 import msgspec
 
 from agentflow.errors import ConfigurationError
-from agentflow.exports._conversations import chosen_answers
-from agentflow.exports._records import (
-    Dropped,
-    DropReason,
-    ExportAnswer,
-    ExportRow,
-    ExportTree,
-    Take,
-    fixed_arguments_of,
-)
-from agentflow.inspection import nodes_by_spot
+from agentflow.exports._conversations import ExportContext, chosen_answers, fixed_arguments_of
+from agentflow.exports._rows import Dropped, DropReason, ExportRow, Take
+from agentflow.inspection import AnswerRecord, SeedRecord, nodes_by_path
 from agentflow.questions import ShownDocument, documents_of
 from agentflow.runs import image_file, image_record
 from agentflow.tasks import VerifiableTask
@@ -99,9 +91,9 @@ _IGNORED: Final = -100
 """Label of a token that is not trained."""
 
 
-def native_rows(trees: Sequence[ExportTree]) -> Iterator[ExportRow | Dropped]:
+def native_rows(trees: Sequence[SeedRecord], _: ExportContext) -> Iterator[ExportRow | Dropped]:
     """Yield every tree, every node, every verified task and every model call with known tokens."""
-    known = set[str]()
+    earlier = set[str]()
     for tree in trees:
         yield ExportRow("trees", tree.group, _tree(tree))
         for node in tree.nodes:
@@ -131,10 +123,10 @@ def native_rows(trees: Sequence[ExportTree]) -> Iterator[ExportRow | Dropped]:
             yield ExportRow("tasks", tree.group, _task(tree, task))
         for surplus in tree.surplus_tasks:
             yield Dropped(tree.group, surplus, DropReason.SURPLUS)
-        yield from _calls(tree, known)
+        yield from _calls(tree, earlier)
 
 
-def _tree(tree: ExportTree) -> dict[str, Any]:
+def _tree(tree: SeedRecord) -> dict[str, Any]:
     return {
         "tree_id": tree.id,
         "group": tree.group,
@@ -149,22 +141,22 @@ def _tree(tree: ExportTree) -> dict[str, Any]:
     }
 
 
-def _task(tree: ExportTree, task: VerifiableTask) -> dict[str, Any]:
-    known = msgspec.to_builtins(task)
-    own = {"tree_id": tree.id, "task_id": task.id, "answer": task.answer}
-    return {name: own[name] if name in own else known[name] for name in NATIVE_COLUMNS["tasks"]}
+def _task(tree: SeedRecord, task: VerifiableTask) -> dict[str, Any]:
+    values = msgspec.to_builtins(task) | {"tree_id": tree.id, "task_id": task.id, "answer": task.answer}
+    return {name: values[name] for name in NATIVE_COLUMNS["tasks"]}
 
 
-def _calls(tree: ExportTree, known: set[str]) -> Iterator[ExportRow]:
+def _calls(tree: SeedRecord, earlier: set[str]) -> Iterator[ExportRow]:
     """Yield the calls; `row`, `start` and `stop` say where a row of `trl-sft-tokens` trains their tokens."""
-    places = {
-        part.call: (number, part.start, part.stop)
-        for number, row in enumerate(_token_tree(tree, known).rows())
-        for part in row.trained
-    }
+    slices: dict[str, tuple[int, int, int]] = {}
+    for number, pieces in enumerate(_token_tree(tree, earlier).rows().values()):
+        start = 0
+        for piece in pieces:
+            slices[piece.call] = number, start, start + len(piece.ids)
+            start += len(piece.ids)
     for call in tree.calls:
-        # A call that an earlier leaf shares has its place there.
-        row, start, stop = places.get(call.id, (None, None, None))
+        # A call that an earlier leaf shares has its slice there.
+        row, start, stop = slices.get(call.id, (None, None, None))
         tokens = call.tokens
         values: dict[str, Any] = {
             "tree_id": tree.id,
@@ -184,13 +176,11 @@ def _calls(tree: ExportTree, known: set[str]) -> Iterator[ExportRow]:
         yield ExportRow("calls", tree.group, values)
 
 
-def token_rows(trees: Sequence[ExportTree], take: Take, role: str = "") -> Iterator[ExportRow | Dropped]:
-    """Yield `input_ids` and `labels`: each sampled token is a label in exactly one row.
-
-    :param role: role whose tokens are trained; empty: all.
-    """
+def token_rows(trees: Sequence[SeedRecord], export: ExportContext) -> Iterator[ExportRow | Dropped]:
+    """Yield `input_ids` and `labels`: each sampled token is a label in exactly one row."""
+    take = export.take
     best = max(trees, key=lambda tree: tree.reward or 0.0, default=None)
-    known = set[str]()
+    earlier = set[str]()
     for tree in trees:
         if not tree.is_episode:
             yield from _planner_rows(tree, take)
@@ -204,12 +194,12 @@ def token_rows(trees: Sequence[ExportTree], take: Take, role: str = "") -> Itera
         if take is Take.BEST and tree is not best:
             yield Dropped(tree.group, tree.id, DropReason.NOT_BEST)
             continue
-        yield from _labelled(tree, _token_tree(tree, known), role)
+        yield from _labelled(tree, _token_tree(tree, earlier))
         if not tree.calls:
             yield Dropped(tree.group, tree.id, DropReason.NO_TOKENS)
 
 
-def _planner_rows(tree: ExportTree, take: Take) -> Iterator[ExportRow | Dropped]:
+def _planner_rows(tree: SeedRecord, take: Take) -> Iterator[ExportRow | Dropped]:
     """Yield the calls of a tree's planner that chose an action on the path of an answer or a task."""
     if not tree.calls:
         yield Dropped(tree.group, tree.id, DropReason.NO_TOKENS)
@@ -217,49 +207,47 @@ def _planner_rows(tree: ExportTree, take: Take) -> Iterator[ExportRow | Dropped]
     calls = tree.calls
     if take is not Take.ALL:
         used: set[str] = set()
-        for one in chosen_answers([tree], take):
-            if isinstance(one, Dropped):
-                yield one
+        for chosen in chosen_answers([tree], take):
+            if isinstance(chosen, Dropped):
+                yield chosen
             else:
-                used.update(one[1].nodes)
-        known = tree.tree.by_id
-        sources = (source for task in tree.tasks for source in task.sources if source in known)
+                used.update(chosen[1].nodes)
+        sources = (source for task in tree.tasks for source in task.sources if source in tree.tree.by_id)
         used.update(node.id for source in sources for node in tree.tree.path(source))
         parents = {node.parent for node in tree.nodes if node.id in used}
-        spots = {spot or "root" for spot, node in nodes_by_spot(tree.nodes).items() if node.id in parents}
-        calls = tuple(call for call in tree.calls if call.id.split("/")[1] in spots)
+        by_path = nodes_by_path(tree.nodes)
+        node_paths = {node_path or "root" for node_path, node in by_path.items() if node.id in parents}
+        calls = tuple(call for call in tree.calls if call.id.split("/")[1] in node_paths)
         for call in tree.calls:
-            if call.id.split("/")[1] not in spots:
+            if call.id.split("/")[1] not in node_paths:
                 yield Dropped(tree.group, f"{tree.id}/{call.id}", DropReason.OFF_PATH)
-    yield from _labelled(tree, _token_tree(msgspec.structs.replace(tree, calls=calls), set()), "")
+    yield from _labelled(tree, _token_tree(msgspec.structs.replace(tree, calls=calls), set()))
 
 
-def _labelled(tree: ExportTree, tokens: TokenTree, role: str) -> Iterator[ExportRow]:
+def _labelled(tree: SeedRecord, tokens: TokenTree) -> Iterator[ExportRow]:
     """Yield the rows of the calls of one tree or episode."""
-    for number, row in enumerate(tokens.rows((lambda voice: voice.role == role) if role else None)):
-        ids = list(row.ids)
-        labels = [own if trained else _IGNORED for own, trained in zip(ids, row.mask, strict=True)]
+    for number, (call, pieces) in enumerate(tokens.rows().items()):
         values: dict[str, Any] = {
             "id": f"{tree.id}/{number}",
-            "role": row.voice.role,
-            "input_ids": ids,
-            "labels": labels,
+            "role": tokens.voice(call).role,
+            "input_ids": [id for piece in pieces for id in piece.ids],
+            "labels": [id if piece.kind == "trained" else _IGNORED for piece in pieces for id in piece.ids],
             "reward": tree.reward,
         }
         yield ExportRow("train", tree.group, values)
 
 
-def _token_tree(tree: ExportTree, known: set[str]) -> TokenTree:
+def _token_tree(tree: SeedRecord, earlier: set[str]) -> TokenTree:
     """Return the calls of an episode as a tree.
 
-    :param known: marks of the calls of earlier leaves of the same tree, which are left out.
+    :param earlier: marks of the calls of earlier leaves of the same tree, which are left out.
     """
     tokens = TokenTree()
     for call in tree.calls:
         if tree.leaf:
-            if (mark := call.tokens.mark) in known:
+            if (mark := call.tokens.mark) in earlier:
                 continue
-            known.add(mark)
+            earlier.add(mark)
         try:
             tokens.add(call)
         except ValueError as error:
@@ -277,10 +265,10 @@ LONG_CONTEXT_COLUMNS: Final = {
 """Columns of `long-context`."""
 
 
-def long_context_rows(trees: Sequence[ExportTree], take: Take) -> Iterator[ExportRow | Dropped]:
+def long_context_rows(trees: Sequence[SeedRecord], export: ExportContext) -> Iterator[ExportRow | Dropped]:
     """Yield a question below all documents of its tree, in an order that does not depend on what it needs, and its answer."""
     documents = {tree.id: documents_of(map(_without_images, tree.nodes)) for tree in trees}
-    for chosen in chosen_answers(trees, take):
+    for chosen in chosen_answers(trees, export.take):
         if isinstance(chosen, Dropped):
             yield chosen
             continue
@@ -290,7 +278,7 @@ def long_context_rows(trees: Sequence[ExportTree], take: Take) -> Iterator[Expor
 
 
 def _long_context_row(
-    tree: ExportTree, answer: ExportAnswer, documents: Sequence[ShownDocument]
+    tree: SeedRecord, answer: AnswerRecord, documents: Sequence[ShownDocument]
 ) -> ExportRow | None:
     shuffled = list(documents)
     Random(answer.id).shuffle(shuffled)

@@ -12,7 +12,7 @@ from typing import Any, Final
 import msgspec
 
 from agentflow.errors import ConfigurationError
-from agentflow.exports._records import COLUMNS, STRUCTS
+from agentflow.exports._rows import COLUMNS, STRUCTS
 from agentflow.extras import missing_extra
 
 _BATCH: Final = 1_000
@@ -69,7 +69,7 @@ def feature_of(kind: str) -> dict[str, Any]:
     if kind.startswith("["):
         return {"feature": feature_of(kind.strip("[]")), "_type": "List"}
     if fields := STRUCTS.get(kind):
-        return {name: feature_of(own) for name, own in fields.items()}
+        return {name: feature_of(inner_kind) for name, inner_kind in fields.items()}
     return {"_type": "Json"} if kind == "json" else {"dtype": COLUMNS[kind], "_type": "Value"}
 
 
@@ -79,7 +79,7 @@ def _arrow_type(kind: str) -> Any:  # noqa: ANN401 - pyarrow has no types
     if kind.startswith("["):
         return pyarrow.list_(_arrow_type(kind.strip("[]")))
     if fields := STRUCTS.get(kind):
-        return pyarrow.struct([(name, _arrow_type(own)) for name, own in fields.items()])
+        return pyarrow.struct([(name, _arrow_type(inner_kind)) for name, inner_kind in fields.items()])
     if kind == "json":
         return pyarrow.json_()
     plain = {"bool": pyarrow.bool_(), "float": pyarrow.float64(), "int": pyarrow.int64()}
@@ -91,17 +91,20 @@ def _arrow_array(kind: str, values: Sequence[Any]) -> Any:  # noqa: ANN401
     import pyarrow
 
     if kind.startswith("["):
-        ends = accumulate((len(one or ()) for one in values), initial=0)
-        inner = _arrow_array(kind.strip("[]"), [own for one in values for own in one or ()])
-        missing = pyarrow.array([one is None for one in values], pyarrow.bool_())
+        ends = accumulate((len(value or ()) for value in values), initial=0)
+        inner = _arrow_array(kind.strip("[]"), [item for value in values for item in value or ()])
+        missing = pyarrow.array([value is None for value in values], pyarrow.bool_())
         offsets = pyarrow.array(ends, pyarrow.int32())
         return pyarrow.ListArray.from_arrays(offsets, inner, type=_arrow_type(kind), mask=missing)
     if fields := STRUCTS.get(kind):
-        parts = [_arrow_array(own, [(one or {}).get(name) for one in values]) for name, own in fields.items()]
+        parts = [
+            _arrow_array(inner_kind, [(value or {}).get(name) for value in values])
+            for name, inner_kind in fields.items()
+        ]
         return pyarrow.StructArray.from_arrays(parts, fields=list(_arrow_type(kind)))
     if kind != "json":
         return pyarrow.array(values, _arrow_type(kind))
-    texts = [None if one is None else msgspec.json.encode(one).decode() for one in values]
+    texts = [None if value is None else msgspec.json.encode(value).decode() for value in values]
     return pyarrow.ExtensionArray.from_storage(pyarrow.json_(), pyarrow.array(texts, pyarrow.string()))
 
 

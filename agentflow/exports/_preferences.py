@@ -1,12 +1,13 @@
 """Rows that compare: next messages after a shared prefix, and steps with a label each."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from statistics import fmean
 from typing import Any
 
 from agentflow.exports._conversations import (
+    ExportContext,
     add_call,
     begin_chat,
     conversation_of,
@@ -19,7 +20,8 @@ from agentflow.exports._conversations import (
     text_of,
     trl_parts,
 )
-from agentflow.exports._records import Dropped, DropReason, ExportAnswer, ExportRow, ExportTree
+from agentflow.exports._rows import Dropped, DropReason, ExportRow
+from agentflow.inspection import SeedRecord
 from agentflow.trace import ChatMessage, Node, Verdict
 
 
@@ -53,7 +55,7 @@ class _NextMessage:
     """A pair that was written rests on it, or none rests on anything from it on; `None`: neither, or unknown."""
 
     @property
-    def known(self) -> list[float]:
+    def known_scores(self) -> list[float]:
         return [score for score in self.scores if score is not None]
 
     @property
@@ -65,23 +67,23 @@ class _NextMessage:
     @property
     def rank(self) -> tuple[float, bool, bool]:
         """Order among siblings, the best last."""
-        known = self.known
-        return (fmean(known) if known else 0.0, self.is_new, self.is_evidence is True)
+        scores = self.known_scores
+        return (fmean(scores) if scores else 0.0, self.is_new, self.is_evidence is True)
 
 
 def ground_of(chosen: _NextMessage, rejected: _NextMessage) -> Ground | None:
     """Return the most certain ground on which a message is better; `None`: there is none, or a more certain one contradicts it."""
     if not chosen.is_new:  # no model is trained to make it
         return None
-    found = {
-        Ground.REWARD: _by_reward(chosen.known, rejected.known),
+    orders = {
+        Ground.REWARD: _by_reward(chosen.known_scores, rejected.known_scores),
         Ground.VERDICT: chosen.is_new - rejected.is_new,
         Ground.EVIDENCE: (chosen.is_evidence is True and rejected.is_evidence is False)
         - (rejected.is_evidence is True and chosen.is_evidence is False),
     }
-    if -1 in found.values():
+    if -1 in orders.values():
         return None
-    return next((ground for ground, order in found.items() if order), None)
+    return next((ground for ground, order in orders.items() if order), None)
 
 
 def _by_reward(chosen: Sequence[float], rejected: Sequence[float]) -> int:
@@ -93,150 +95,141 @@ def _by_reward(chosen: Sequence[float], rejected: Sequence[float]) -> int:
     return -1 if max(chosen) <= min(rejected) else 0
 
 
-class PreferenceFormats:
-    """Rows of `trl-dpo`, `trl-kto` and `trl-prm`.
+# The next messages of a prefix are siblings: the actions of a node, or the messages in which episodes of a task differ.
 
-    The next messages of a prefix are siblings: the actions of a node, or the messages in which episodes of a task differ.
-    """
 
-    def __init__(self, tools: Callable[[ExportAnswer | None], dict[str, Any]], *, images: bool) -> None:
-        """Prepare the columns.
-
-        :param tools: returns the column of the tools of an answer, or of an action of a tree.
-        :param images: the run has images, so every row has a column for them.
-        """
-        self._tools = tools
-        self._images = images
-
-    def dpo(self, trees: Sequence[ExportTree]) -> Iterator[ExportRow | Dropped]:
-        """Yield `prompt`, `chosen`, `rejected` and `ground`: every worse sibling once, beside the best that is better for sure."""
-        yield from _without_messages(trees)
-        for siblings in self._choices(trees):
-            ordered = sorted(siblings, key=lambda one: one.rank, reverse=True)
-            used = set[str]()
-            for one in siblings:
-                better = ((other, ground_of(other, one)) for other in ordered if other is not one)
-                best, ground = next((pair for pair in better if pair[1] is not None), (None, None))
-                if best is None or ground is None:
-                    continue
-                used |= {best.id, one.id}
-                values = {
-                    "id": f"{best.id}/{one.id}",
-                    "prompt": [trl_parts(message) for message in one.prompt],
-                    "chosen": [trl_parts(best.message)],
-                    "rejected": [trl_parts(one.message)],
-                    "ground": ground.value,
-                }
-                yield self._row(one, values)
-            for one in siblings:
-                if one.id not in used:
-                    yield Dropped(one.group, one.id, _no_pair_reason(one, siblings))
-
-    def kto(self, trees: Sequence[ExportTree]) -> Iterator[ExportRow | Dropped]:
-        """Yield `prompt`, `completion` and `label`: each message once."""
-        yield from _without_messages(trees)
-        for siblings in self._choices(trees):
-            for one in siblings:
-                label = one.label
-                if label is None:
-                    yield Dropped(one.group, one.id, DropReason.UNDECIDED)
-                    continue
-                values: dict[str, Any] = {
-                    "id": one.id,
-                    "prompt": [trl_parts(message) for message in one.prompt],
-                    "completion": [trl_parts(one.message)],
-                    "label": label,
-                }
-                yield self._row(one, values)
-
-    def prm(self, trees: Sequence[ExportTree]) -> Iterator[ExportRow | Dropped]:
-        """Yield `prompt`, `completions` and `labels`: the path to each leaf, with a label for each step."""
-        yield from _without_messages(trees)
-        for tree in trees:
-            paths = _labelled(tree)
-            if not paths and not tree.is_episode:
-                yield Dropped(tree.group, tree.id, DropReason.NO_ACTIONS)
-            for id, messages, labels in paths:
-                if not labels:
-                    has_steps = any(message["role"] == "assistant" for message in messages)
-                    reason = DropReason.NO_SCORE if has_steps else DropReason.NO_ACTIONS
-                    yield Dropped(tree.group, id, reason)
-                    continue
-                values = {
-                    "id": id,
-                    "prompt": "\n\n".join(text_of(message["content"]) for message in _prompt(messages)),
-                    "completions": _steps(messages[len(_prompt(messages)) :]),
-                    "labels": labels,
-                }
-                yield ExportRow("train", tree.group, values)
-
-    def _row(self, one: _NextMessage, values: dict[str, Any]) -> ExportRow:
-        images = image_files(one.prompt)
-        shown = {"images": images} if self._images else {}
-        return ExportRow("train", one.group, {**values, **one.tools, **shown}, tuple(images))
-
-    def _choices(self, trees: Sequence[ExportTree]) -> Iterator[list[_NextMessage]]:
-        """Yield the siblings after each prefix, in the order of their first paths."""
-        episodes: dict[str, dict[str, _NextMessage]] = {}
-        for tree in trees:
-            if not tree.is_episode:
-                yield from self._actions(tree)
+def trl_dpo(trees: Sequence[SeedRecord], export: ExportContext) -> Iterator[ExportRow | Dropped]:
+    """Yield `prompt`, `chosen`, `rejected` and `ground`: every worse sibling once, beside the best that is better for sure."""
+    yield from _without_messages(trees)
+    for siblings in _choices(trees, export):
+        ordered = sorted(siblings, key=lambda sibling: sibling.rank, reverse=True)
+        used = set[str]()
+        for rejected in siblings:
+            better = ((other, ground_of(other, rejected)) for other in ordered if other is not rejected)
+            best, ground = next((pair for pair in better if pair[1] is not None), (None, None))
+            if best is None or ground is None:
                 continue
-            for answer in tree.answers:
-                if not answer.answer and not answer.messages:
-                    continue
-                messages = conversation_of(tree, answer)
-                tools = self._tools(answer)
-                for place, message in enumerate(messages):
-                    if message["role"] != "assistant" or message.get("context"):
-                        continue
-                    prefix = encode([tools, *map(plain, messages[:place])])
-                    known = episodes.setdefault(prefix, {})
-                    own = known.setdefault(
-                        encode(plain(message)),
-                        _NextMessage(
-                            f"{answer.id}/{place}",
-                            tree.group,
-                            messages[:place],
-                            message,
-                            tools,
-                            is_new=not is_masked(message),
-                        ),
-                    )
-                    own.scores.append(answer.score)
-                    own.rights += [] if answer.score is None else [answer.right]
-        for siblings in episodes.values():
-            yield list(siblings.values())
+            used |= {best.id, rejected.id}
+            values = {
+                "id": f"{best.id}/{rejected.id}",
+                "prompt": [trl_parts(message) for message in rejected.prompt],
+                "chosen": [trl_parts(best.message)],
+                "rejected": [trl_parts(rejected.message)],
+                "ground": ground.value,
+            }
+            yield _row(rejected, values, export)
+        for sibling in siblings:
+            if sibling.id not in used:
+                yield Dropped(sibling.group, sibling.id, _no_pair_reason(sibling, siblings))
 
-    def _actions(self, tree: ExportTree) -> Iterator[list[_NextMessage]]:
-        """Yield the actions of each node of a tree."""
-        prompts: dict[str, list[ChatMessage]] = {}
-        children: dict[str, list[_NextMessage]] = {}
-        evidence = _evidence(tree)
-        for node in tree.nodes:
-            if node.parent is None or node.action is None:
-                prompts[node.id] = begin_chat(tree.text).messages
+
+def trl_kto(trees: Sequence[SeedRecord], export: ExportContext) -> Iterator[ExportRow | Dropped]:
+    """Yield `prompt`, `completion` and `label`: each message once."""
+    yield from _without_messages(trees)
+    for siblings in _choices(trees, export):
+        for sibling in siblings:
+            if sibling.label is None:
+                yield Dropped(sibling.group, sibling.id, DropReason.UNDECIDED)
                 continue
-            chat = begin_chat(tree.text)
-            chat.messages = list(prompts[node.parent])
-            add_call(chat, tree, node, tree.text)
-            prompts[node.id] = chat.messages
-            is_new = node.verdict is Verdict.NEW
-            one = _NextMessage(
-                node.id,
-                tree.group,
-                chat.messages[:-2],
-                chat.messages[-2],
-                self._tools(None),
-                is_new=is_new,
-                rights=[is_new],
-                is_evidence=evidence.get(node.id),
-            )
-            children.setdefault(node.parent, []).append(one)
-        yield from children.values()
+            values: dict[str, Any] = {
+                "id": sibling.id,
+                "prompt": [trl_parts(message) for message in sibling.prompt],
+                "completion": [trl_parts(sibling.message)],
+                "label": sibling.label,
+            }
+            yield _row(sibling, values, export)
 
 
-def _evidence(tree: ExportTree) -> dict[str, bool]:
+def trl_prm(trees: Sequence[SeedRecord], _: ExportContext) -> Iterator[ExportRow | Dropped]:
+    """Yield `prompt`, `completions` and `labels`: the path to each leaf, with a label for each step."""
+    yield from _without_messages(trees)
+    for tree in trees:
+        paths = _labelled(tree)
+        if not paths and not tree.is_episode:
+            yield Dropped(tree.group, tree.id, DropReason.NO_ACTIONS)
+        for id, messages, labels in paths:
+            if not labels:
+                has_steps = any(message["role"] == "assistant" for message in messages)
+                reason = DropReason.NO_SCORE if has_steps else DropReason.NO_ACTIONS
+                yield Dropped(tree.group, id, reason)
+                continue
+            values = {
+                "id": id,
+                "prompt": "\n\n".join(text_of(message["content"]) for message in _prompt(messages)),
+                "completions": _steps(messages[len(_prompt(messages)) :]),
+                "labels": labels,
+            }
+            yield ExportRow("train", tree.group, values)
+
+
+def _row(message: _NextMessage, values: dict[str, Any], export: ExportContext) -> ExportRow:
+    images = image_files(message.prompt)
+    shown = {"images": images} if export.has_images else {}
+    return ExportRow("train", message.group, {**values, **message.tools, **shown}, tuple(images))
+
+
+def _choices(trees: Sequence[SeedRecord], export: ExportContext) -> Iterator[list[_NextMessage]]:
+    """Yield the siblings after each prefix, in the order of their first paths."""
+    episodes: dict[str, dict[str, _NextMessage]] = {}
+    for tree in trees:
+        if not tree.is_episode:
+            yield from _actions(tree, export)
+            continue
+        for answer in tree.answers:
+            if not answer.answer and not answer.messages:
+                continue
+            messages = conversation_of(tree, answer)
+            tools = export.tools_column(answer)
+            for index, message in enumerate(messages):
+                if message["role"] != "assistant" or message.get("context"):
+                    continue
+                prefix = encode([tools, *map(plain, messages[:index])])
+                siblings = episodes.setdefault(prefix, {})
+                next_message = siblings.setdefault(
+                    encode(plain(message)),
+                    _NextMessage(
+                        f"{answer.id}/{index}",
+                        tree.group,
+                        messages[:index],
+                        message,
+                        tools,
+                        is_new=not is_masked(message),
+                    ),
+                )
+                next_message.scores.append(answer.score)
+                next_message.rights += [] if answer.score is None else [answer.right]
+    yield from (list(siblings.values()) for siblings in episodes.values())
+
+
+def _actions(tree: SeedRecord, export: ExportContext) -> Iterator[list[_NextMessage]]:
+    """Yield the actions of each node of a tree."""
+    prompts: dict[str, list[ChatMessage]] = {}
+    children: dict[str, list[_NextMessage]] = {}
+    evidence = _evidence(tree)
+    for node in tree.nodes:
+        if node.parent is None or node.action is None:
+            prompts[node.id] = begin_chat(tree.text).messages
+            continue
+        chat = begin_chat(tree.text)
+        chat.messages = list(prompts[node.parent])
+        add_call(chat, tree, node, tree.text)
+        prompts[node.id] = chat.messages
+        is_new = node.verdict is Verdict.NEW
+        message = _NextMessage(
+            node.id,
+            tree.group,
+            chat.messages[:-2],
+            chat.messages[-2],
+            export.tools_column(),
+            is_new=is_new,
+            rights=[is_new],
+            is_evidence=evidence.get(node.id),
+        )
+        children.setdefault(node.parent, []).append(message)
+    yield from children.values()
+
+
+def _evidence(tree: SeedRecord) -> dict[str, bool]:
     """Return the nodes that a written pair needs as true, and those from which on nothing is needed as false.
 
     A call that shows the text that a pair cites elsewhere could have served as well, so it is in neither. What tasks need is
@@ -255,17 +248,21 @@ def _evidence(tree: ExportTree) -> dict[str, bool]:
     return {id: id in written for id in ids if id in written or id not in useful}
 
 
-def _no_pair_reason(one: _NextMessage, siblings: Sequence[_NextMessage]) -> DropReason:
+def _no_pair_reason(message: _NextMessage, siblings: Sequence[_NextMessage]) -> DropReason:
     """Return the reason that a message is in no pair."""
     if len(siblings) == 1:
         return DropReason.NO_SIBLING
-    facts = [(sorted(other.known), other.is_new, other.is_evidence) for other in siblings if other is not one]
-    is_known = bool(one.known) or not one.scores
-    is_same = is_known and (sorted(one.known), one.is_new, one.is_evidence) in facts
+    facts = [
+        (sorted(other.known_scores), other.is_new, other.is_evidence)
+        for other in siblings
+        if other is not message
+    ]
+    is_known = bool(message.known_scores) or not message.scores
+    is_same = is_known and (sorted(message.known_scores), message.is_new, message.is_evidence) in facts
     return DropReason.SAME_VALUE if is_same else DropReason.UNDECIDED
 
 
-def _without_messages(trees: Sequence[ExportTree]) -> Iterator[Dropped]:
+def _without_messages(trees: Sequence[SeedRecord]) -> Iterator[Dropped]:
     """Yield the reason for each episode that has no messages to compare."""
     for tree in trees:
         if tree.is_episode and not tree.answers:
@@ -274,25 +271,25 @@ def _without_messages(trees: Sequence[ExportTree]) -> Iterator[Dropped]:
 
 def _prompt(messages: Sequence[ChatMessage]) -> Sequence[ChatMessage]:
     """Return the messages before the first one of the model."""
-    first = next((place for place, one in enumerate(messages) if one["role"] == "assistant"), len(messages))
-    return messages[:first]
+    roles = [message["role"] for message in messages]
+    return messages[: roles.index("assistant")] if "assistant" in roles else messages
 
 
-def _labelled(tree: ExportTree) -> list[tuple[str, list[ChatMessage], list[bool]]]:
+def _labelled(tree: SeedRecord) -> list[tuple[str, list[ChatMessage], list[bool]]]:
     """Return each path with its messages and a label for each message of the model; none if it has no score."""
     if not tree.is_episode:
         leaves = [leaf.id for leaf in tree.tree.leaves() if leaf.action is not None]
         return [(leaf, *_path_labels(tree, tree.tree.path(leaf)[1:])) for leaf in leaves]
-    found: list[tuple[str, list[ChatMessage], list[bool]]] = []
+    paths: list[tuple[str, list[ChatMessage], list[bool]]] = []
     for answer in tree.answers:
         messages = conversation_of(tree, answer)
         calls = [not is_masked(message) for message in messages if message["role"] == "assistant"]
         labels = [] if answer.score is None else [*calls[:-1], answer.right]
-        found.append((answer.id, messages, labels))
-    return found
+        paths.append((answer.id, messages, labels))
+    return paths
 
 
-def _path_labels(tree: ExportTree, path: Sequence[Node]) -> tuple[list[ChatMessage], list[bool]]:
+def _path_labels(tree: SeedRecord, path: Sequence[Node]) -> tuple[list[ChatMessage], list[bool]]:
     chat = begin_chat(tree.text)
     for node in path:
         add_call(chat, tree, node, tree.text)

@@ -1,4 +1,4 @@
-"""Files of an export: rows as JSONL or Parquet, images, and what is in them; the same rows give the same bytes. Their upload."""
+"""Files of an export: rows as JSONL or Parquet, images, a manifest and a dataset card; the same rows give the same bytes. Their upload."""
 
 import os
 import shutil
@@ -11,13 +11,14 @@ from typing import Any, BinaryIO, Final, Protocol
 from urllib.parse import urlsplit
 
 import msgspec
+import yaml
 from msgspec import Struct
 
 from agentflow._private_files import make_private_folder, open_private, write_private
 from agentflow._terminal import printable
 from agentflow.errors import ConfigurationError
 from agentflow.exports._parquet import ParquetTable
-from agentflow.exports._records import Dropped, DropReason, ExportRow
+from agentflow.exports._rows import COLUMNS, STRUCTS, Dropped, DropReason, ExportRow
 from agentflow.extras import missing_extra
 
 MANIFEST: Final = "manifest.json"
@@ -25,6 +26,14 @@ MANIFEST: Final = "manifest.json"
 DROPPED: Final = "dropped.jsonl"
 """File with everything that is in no row."""
 _VALIDATION: Final = "validation"
+_AGENT: Final = (
+    "The conversations retell each path as one agent that calls tools. No model read these prompts: in the run, a planner,\n"
+    "an executor and a verifier read prompts of their own."
+)
+_RECORDED: Final = (
+    "The conversations are those that agents had with a model through the gateway, message by message."
+)
+_CALLS: Final = "Each row is what model calls read and sampled, token for token."
 
 
 class ExportFile(Struct, frozen=True, kw_only=True):
@@ -53,7 +62,7 @@ class ExportManifest(Struct, frozen=True, kw_only=True):
     """Selection of answers."""
     path: str
     """Extent of the paths of pairs."""
-    view: str
+    view: str = "agent"
     """View of the conversations."""
     split: bool
     """A tenth of the seeds or tasks is in `validation`."""
@@ -111,22 +120,22 @@ class ExportWriter:
         self.missing_images = 0
         """Number of images that the run no longer has."""
 
-    def add(self, one: ExportRow | Dropped) -> None:
+    def add(self, row: ExportRow | Dropped) -> None:
         """Write a row, or the reason that there is none."""
-        if isinstance(one, Dropped):
-            self.drops[one.reason] += 1
+        if isinstance(row, Dropped):
+            self.drops[row.reason] += 1
             if self._dropped is None:
                 self._dropped = self._stack.enter_context(open_private(self._folder / DROPPED, "wb"))
-            self._dropped.write(_line({"group": one.group, "id": one.id, "reason": one.reason}))
+            self._dropped.write(_line({"group": row.group, "id": row.id, "reason": row.reason}))
             return
-        split = _VALIDATION if one.group in self._validation else "train"
-        name = self._name(one.table, split)
+        split = _VALIDATION if row.group in self._validation else "train"
+        name = self._name(row.table, split)
         if name not in self._open:
-            self.tables.setdefault(one.table, {})[split] = name
-            self._open[name] = self._begin(name, self._columns[one.table])
+            self.tables.setdefault(row.table, {})[split] = name
+            self._open[name] = self._begin(name, self._columns[row.table])
         self.rows[name] += 1
-        self._open[name].add(one.values)
-        for file in one.images:
+        self._open[name].add(row.values)
+        for file in row.images:
             self._add_image(file)
 
     def _add_image(self, file: str) -> None:
@@ -155,7 +164,7 @@ class ExportWriter:
 
     def files(self) -> tuple[ExportFile, ...]:
         """Return all files but the manifest, in order of their names."""
-        found: list[ExportFile] = []
+        files: list[ExportFile] = []
         for path in sorted(self._folder.rglob("*")):
             name = path.relative_to(self._folder).as_posix()
             if path.is_dir() or name == MANIFEST:
@@ -163,8 +172,8 @@ class ExportWriter:
             with path.open("rb") as file:
                 digest = _digest(file)
             rows = self.rows.get(name)
-            found.append(ExportFile(name=name, rows=rows, bytes=path.stat().st_size, sha256=digest))
-        return tuple(found)
+            files.append(ExportFile(name=name, rows=rows, bytes=path.stat().st_size, sha256=digest))
+        return tuple(files)
 
     def _name(self, table: str, split: str) -> str:
         suffix = "parquet" if self._parquet else "jsonl"
@@ -188,6 +197,89 @@ class _LinesFile:
 
     def close(self) -> None:
         self._file.close()
+
+
+def dataset_card(
+    manifest: ExportManifest,
+    tables: Mapping[str, Mapping[str, str]],
+    columns: Mapping[str, Mapping[str, str]],
+    usage: str,
+) -> str:
+    """Return the card.
+
+    :param tables: file of each split, by table.
+    :param columns: types of columns by name and table.
+    :param usage: text on how to use the rows.
+    """
+    alone = set(tables) == {"train"}
+    names = {table: "default" if alone else table for table in tables}
+    configs = [
+        {
+            "config_name": names[table],
+            "data_files": [{"split": split, "path": path} for split, path in splits.items()],
+        }
+        for table, splits in tables.items()
+    ]
+    infos = [
+        {
+            "config_name": names[table],
+            "features": _features(columns[table]),
+        }
+        for table in tables
+    ]
+    run = manifest.run
+    head: dict[str, Any] = {
+        "pretty_name": f"{run['kind']} {run['key'][:8]} as {manifest.format}",
+        "tags": ["agentflow", "agent-trajectories", manifest.format],
+        "configs": configs,
+        "dataset_info": infos[0] if len(infos) == 1 else infos,
+    }
+    front = yaml.safe_dump(head, sort_keys=False, allow_unicode=True, width=120)
+    return f"---\n{front}---\n\n" + "\n\n".join(_body(manifest, usage)) + "\n"
+
+
+def _body(manifest: ExportManifest, usage: str) -> list[str]:
+    run = manifest.run
+    how = f"with `--take {manifest.take}`, `--path {manifest.path}` and `--view {manifest.view}`"
+    parts = [
+        f"# {manifest.format}",
+        f"Written by `agentflow export` from the {run['kind']} `{run['key']}`, {how}.",
+        _origin(manifest),
+        usage.strip(),
+        _table(("file", "rows"), [(f"`{name}`", str(count)) for name, count in manifest.rows.items()]),
+    ]
+    if manifest.split:
+        parts.append("`validation` holds a tenth of the seeds or tasks; no seed or task is in both.")
+    if manifest.dropped:
+        counts = [(f"`{reason}`", str(count)) for reason, count in manifest.dropped.items()]
+        parts += [f"Left out; `{DROPPED}` names each:", _table(("reason", "number"), counts)]
+    parts += [f"- {note}" for note in manifest.notes]
+    return parts
+
+
+def _origin(manifest: ExportManifest) -> str:
+    """Return the origin of the rows."""
+    if manifest.format == "trl-sft-tokens":
+        return _CALLS
+    return _RECORDED if manifest.run["kind"] in ("tuning", "gateway") else _AGENT
+
+
+def _table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> str:
+    lines = [head, tuple("---" for _ in head), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def _card_type(kind: str) -> dict[str, Any]:
+    """Return a column type in the notation of dataset cards."""
+    inner = kind.strip("[]")
+    is_list = kind.startswith("[")
+    if fields := STRUCTS.get(inner):
+        return {"list" if is_list else "struct": _features(fields)}
+    return {"list": COLUMNS[inner]} if is_list else {"dtype": COLUMNS[inner]}
+
+
+def _features(columns: Mapping[str, str]) -> list[dict[str, Any]]:
+    return [{"name": name, **_card_type(kind)} for name, kind in columns.items()]
 
 
 @contextmanager

@@ -17,28 +17,35 @@ from agentflow.gateway._types import (
     GatewayCall,
     GatewayError,
     GatewayStatus,
-    PromptOrigin,
     RecordedCall,
     rewards_of,
+    token_tree,
+    trained_tokens,
 )
+from agentflow.models import PromptOrigin
 from runtimes._lazy import lazy_exports
 
 if TYPE_CHECKING:
-    from agentflow.gateway._answers import Answerer, ExactAnswerer, PlainAnswerer, RecordingAnswerer
+    from agentflow.gateway._answers import (
+        AgentConversations,
+        Answerer,
+        ExactAnswerer,
+        PlainAnswerer,
+        RecordingAnswerer,
+    )
     from agentflow.gateway._client import GatewayClient
     from agentflow.gateway._episodes import EpisodeRegistry
     from agentflow.gateway._live import LiveEpisode
-    from agentflow.gateway._memory import AgentConversations, token_tree, trained_tokens
-    from agentflow.gateway._places import (
+    from agentflow.gateway._process import Gateway, run_gateway
+    from agentflow.gateway._settings import AgentSettings, EpisodeLimits, GatewaySettings, UpstreamSettings
+    from agentflow.gateway._store import (
+        EpisodeStore,
         RecordedEpisode,
         recorded_calls,
         recorded_episode,
         recorded_ids,
         recorded_image,
     )
-    from agentflow.gateway._process import Gateway, run_gateway
-    from agentflow.gateway._settings import AgentSettings, EpisodeLimits, GatewaySettings, UpstreamSettings
-    from agentflow.gateway._store import EpisodeStore
     from agentflow.gateway._swarm_routes import add_swarm_routes
 
 __all__ = [
@@ -85,21 +92,26 @@ __all__ = [
 __getattr__ = lazy_exports(
     __name__,
     {
-        "._answers": ["Answerer", "ExactAnswerer", "PlainAnswerer", "RecordingAnswerer"],
+        "._answers": [
+            "AgentConversations",
+            "Answerer",
+            "ExactAnswerer",
+            "PlainAnswerer",
+            "RecordingAnswerer",
+        ],
         "._client": ["GatewayClient"],
         "._episodes": ["EpisodeRegistry"],
         "._live": ["LiveEpisode"],
-        "._memory": ["AgentConversations", "token_tree", "trained_tokens"],
-        "._places": [
+        "._process": ["Gateway", "run_gateway"],
+        "._settings": ["AgentSettings", "EpisodeLimits", "GatewaySettings", "UpstreamSettings"],
+        "._store": [
+            "EpisodeStore",
             "RecordedEpisode",
             "recorded_calls",
             "recorded_episode",
             "recorded_ids",
             "recorded_image",
         ],
-        "._process": ["Gateway", "run_gateway"],
-        "._settings": ["AgentSettings", "EpisodeLimits", "GatewaySettings", "UpstreamSettings"],
-        "._store": ["EpisodeStore"],
         "._swarm_routes": ["add_swarm_routes"],
     },
 )

@@ -1,6 +1,7 @@
 """Answers to calls: by exact tokens from vLLM, by its chat API with recorded tokens, or by any endpoint without tokens."""
 
 from array import array
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from hashlib import blake2b
@@ -12,15 +13,16 @@ from msgspec.structs import replace
 
 from agentflow.actors import computed, together
 from agentflow.gateway._images import hash_of, image_size, images_of, with_bytes
-from agentflow.gateway._memory import AgentConversations
-from agentflow.gateway._types import GatewayCall, GatewayError, PromptOrigin, RecordedCall
+from agentflow.gateway._types import GatewayCall, GatewayError, RecordedCall
 from agentflow.models import (
     Completion,
+    ConversationIndex,
     ConversationMatch,
     ImagePart,
     Message,
     ModelConnection,
     Part,
+    PromptOrigin,
     Sampling,
     TextPart,
     TokenEngine,
@@ -45,6 +47,29 @@ _MAX_LARGE_ANSWERS = 2
 """Number of answers to a large call that are sampled at a time."""
 _ENCODER = msgspec.msgpack.Encoder()
 _THOUGHT = "<think>"
+
+
+class AgentConversations(ConversationIndex):
+    """Conversations of one agent in one attempt at an episode. See docs/gateway.md."""
+
+    def __init__(self, agent: str = "", *, trained: bool = True) -> None:
+        """Start empty.
+
+        :param agent: name of the agent.
+        :param trained: the agent is trained.
+        """
+        super().__init__()
+        self.agent = agent
+        """Name of the agent."""
+        self.trained = trained
+        """The agent is trained."""
+        self._prompts: Counter[bytes] = Counter()
+
+    def draw(self, prompt: bytes) -> str:
+        """Return a name for a call with this prompt: its digest, and the number of earlier calls with it."""
+        digest = blake2b(prompt, digest_size=16).digest()
+        self._prompts[digest] += 1
+        return f"{digest.hex()}/{self._prompts[digest] - 1}"
 
 
 class Answerer(Protocol):
@@ -267,19 +292,19 @@ class _ChatAnswerer:
         # Each answer has a request of its own, with the whole prompt.
         slots = anyio.Semaphore(_MAX_LARGE_ANSWERS if call.large else len(ids))
 
-        async def ask(place: int) -> Completion[None]:
+        async def ask(index: int) -> Completion[None]:
             async with slots:
                 return await self._connection.ask(
                     messages if self._tokens else [replace(message, reasoning="") for message in messages],
                     tools=call.tools,
                     may_call=call.tool_choice != "none",
-                    sampling=self._sampling(call, memory, temperature, f"{seed}/{name}/{place}"),
+                    sampling=self._sampling(call, memory, temperature, f"{seed}/{name}/{index}"),
                     schema=call.schema,
                     tokens=tokens,
                     in_thread=call.large,
                 )
 
-        answers = await together([partial(ask, place) for place in range(len(ids))])
+        answers = await together([partial(ask, index) for index in range(len(ids))])
         done = [
             self._done(call, memory, match, id, answer, seed, temperature)
             for id, answer in zip(ids, answers, strict=True)
@@ -316,10 +341,11 @@ class _ChatAnswerer:
         temperature: float | None,
     ) -> Answered:
         if self._tokens and call.images:
-            match = replace(match, origin="images")
+            match = replace(match, origin=PromptOrigin.IMAGES)
         elif answer.tokens is not None:
             proven = match.parent and answer.tokens.prompt[: len(match.ids)] == tuple(match.ids)
-            match = replace(match, origin="recorded") if proven else match.rendered("recorded")
+            origin = PromptOrigin.RECORDED
+            match = replace(match, origin=origin) if proven else match.rendered(origin)
         return _recorded(call, memory, match, id, answer, seed, self.overrides(call, temperature))
 
 
@@ -350,9 +376,9 @@ def replaced_by(sampling: Sampling, temperature: float | None) -> tuple[str, ...
     """Return the names of sampling parameters that a run replaces with its own."""
     if temperature is None:
         return ()
-    asked = {"temperature": sampling.temperature, "top_p": sampling.top_p, "seed": sampling.seed}
-    own = {"temperature": temperature, "top_p": 1.0}
-    named = [name for name, value in asked.items() if value is not None and value != own.get(name)]
+    requested = {"temperature": sampling.temperature, "top_p": sampling.top_p, "seed": sampling.seed}
+    settings = {"temperature": temperature, "top_p": 1.0}
+    named = [name for name, value in requested.items() if value is not None and value != settings.get(name)]
     return (*named, *(name for name in sampling.extra if sampling.extra[name] != _UNMODIFIED.get(name)))
 
 
@@ -360,15 +386,15 @@ def _sampling_of(
     call: GatewayCall, memory: AgentConversations, temperature: float | None, seed: int
 ) -> Sampling:
     """Return the sampling of a call; that of a trained agent is the unmodified distribution at the run's temperature."""
-    asked = call.sampling
+    requested = call.sampling
     if not memory.trained:
-        return asked if asked.seed is not None else replace(asked, seed=seed)
+        return requested if requested.seed is not None else replace(requested, seed=seed)
     return Sampling(
         temperature=1.0 if temperature is None else temperature,
         top_p=1.0,
-        max_tokens=asked.max_tokens,
+        max_tokens=requested.max_tokens,
         seed=seed,
-        stop=asked.stop,
+        stop=requested.stop,
         extra=dict(_UNMODIFIED),
     )
 
@@ -389,8 +415,8 @@ def _recorded(
 ) -> Answered:
     """Return an answer with its record, and add the record to the memory."""
     calls = tuple(
-        replace(each, id=_call_id(seed, id, number), state=dict[str, Any]())
-        for number, each in enumerate(answer.calls)
+        replace(tool_call, id=_call_id(seed, id, number), state=dict[str, Any]())
+        for number, tool_call in enumerate(answer.calls)
     )
     finish = "length" if answer.finish == "length" else "tool_calls" if calls else "stop"
     texts = (TextPart(answer.text),) if answer.text or not calls else ()
@@ -400,7 +426,7 @@ def _recorded(
         dialect=call.dialect,
         trained=memory.trained,
         delivered=True,
-        origin=PromptOrigin(match.origin),
+        origin=match.origin,
         parent=match.parent,
         tokens=None if answer.tokens is None else match.added(answer.tokens),
         before=match.count,
@@ -488,8 +514,8 @@ def _call_id(seed: str, id: str, number: int) -> str:
     value = int.from_bytes(blake2b(f"{seed}/{id}/{number}".encode(), digest_size=8).digest(), "big")
     letters: list[str] = []
     for _ in range(_ID_SIZE):
-        value, place = divmod(value, len(_IDS))
-        letters.append(_IDS[place])
+        value, letter = divmod(value, len(_IDS))
+        letters.append(_IDS[letter])
     return "".join(letters)
 
 

@@ -1,17 +1,19 @@
-"""Chat completions API of the gateway."""
+"""OpenAI's APIs without state: chat completions, and completions of a prompt without roles."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, ClassVar, Literal
 
 import msgspec
 from msgspec import Meta, Struct
 
-from agentflow.gateway._chat_reply import ChatReply
-from agentflow.gateway._conversation import ConversationBuilder, texts_of, tool_call, tool_spec
 from agentflow.gateway._dialect import (
-    Arrival,
+    ConversationBuilder,
     ParsedRequest,
+    RequestContext,
+    RequestImages,
     StrictBody,
+    arguments_text,
+    cached_tokens,
     checked,
     decode,
     encode,
@@ -19,15 +21,15 @@ from agentflow.gateway._dialect import (
     extra_sampling,
     invalid,
     openai_failure,
+    texts_of,
+    tool_call,
+    tool_spec,
+    total_usage,
+    unsent,
+    unsupported,
 )
-from agentflow.gateway._images import RequestImages
 from agentflow.gateway._types import GatewayCall, GatewayError
-from agentflow.models import ImagePart, Sampling, TextPart, ToolSpec
-
-TEXT_AND_IMAGES = "the models of the gateway read text and images; describe it in text"
-"""Remedy for audio and files in a conversation."""
-TEXT_ONLY = "only the user's messages and results of tools have images"
-"""Remedy for images elsewhere."""
+from agentflow.models import Completion, ImagePart, Sampling, TextPart, ToolSpec
 
 
 class _ChatText(StrictBody, tag="text"):
@@ -235,38 +237,15 @@ class ChatBody(SamplingBody, kw_only=True):
     }
 
 
-_DECODER = msgspec.json.Decoder(ChatBody)
+_CHAT_DECODER = msgspec.json.Decoder(ChatBody)
 _BODY = (
     ChatBody, _AssistantMessage, _ToolMessage, _ChatText, _ChatToolCall, _ChatFunction, _ChatTool, _FunctionSpec, StreamOptions,
     _ResponseFormat, _NamedSchema, _ChatToolChoice, _ChosenFunction,
 )  # fmt: skip
 
 
-class ChatApi:
-    """Chat completions: `/v1/chat/completions`."""
-
-    def parse(self, body: bytes, arrival: Arrival) -> ParsedRequest:
-        """Parse the body of a request."""
-        given = decode(body, _DECODER, _BODY)
-        named = any(message.name is not None for message in given.messages)
-        ignored = (*given.ignored(), *(["messages.name"] if named else []))
-        if given.modalities not in (None, [], ["text"]):
-            raise invalid("modalities: the model writes text only; leave it out")
-        choice, builder = given.tool_choice, _conversation(given.messages)
-        call = GatewayCall(
-            dialect="chat",
-            messages=builder.messages,
-            images=builder.images.data,
-            tools=tuple(_tools(given.tools or [])),
-            tool_choice=choice.function.name if isinstance(choice, _ChatToolChoice) else choice or "auto",
-            answers=given.n or 1,
-            sampling=given.sampling(given.max_completion_tokens),
-            schema=_schema(given.response_format),
-            template=given.chat_template_kwargs or {},
-            stream=bool(given.stream),
-        )
-        reply = ChatReply(given.model, arrival.created, given.wants_usage)
-        return ParsedRequest(call=checked(call), model=given.model, reply=reply, ignored=ignored)
+class _OpenAiApi:
+    """Errors in OpenAI's format."""
 
     def failure(self, error: GatewayError) -> bytes:
         """Return the body of an error."""
@@ -277,32 +256,57 @@ class ChatApi:
         return event(openai_failure(error))
 
 
-def _conversation(given: list[_AnyMessage]) -> ConversationBuilder:
+class ChatApi(_OpenAiApi):
+    """Chat completions: `/v1/chat/completions`."""
+
+    def parse(self, body: bytes, context: RequestContext) -> ParsedRequest:
+        """Parse the body of a request."""
+        request = decode(body, _CHAT_DECODER, _BODY)
+        named = any(message.name is not None for message in request.messages)
+        ignored = (*request.ignored(), *(["messages.name"] if named else []))
+        if request.modalities not in (None, [], ["text"]):
+            raise invalid("modalities: the model writes text only; leave it out")
+        choice, builder = request.tool_choice, _conversation(request.messages)
+        call = GatewayCall(
+            dialect="chat",
+            messages=builder.messages,
+            images=builder.images.data,
+            tools=tuple(_tools(request.tools or [])),
+            tool_choice=choice.function.name if isinstance(choice, _ChatToolChoice) else choice or "auto",
+            answers=request.n or 1,
+            sampling=request.sampling(request.max_completion_tokens),
+            schema=_schema(request.response_format),
+            template=request.chat_template_kwargs or {},
+            stream=bool(request.stream),
+        )
+        reply = ChatReply(request.model, context.created, request.wants_usage)
+        return ParsedRequest(call=checked(call), model=request.model, reply=reply, ignored=ignored)
+
+
+def _conversation(messages: list[_AnyMessage]) -> ConversationBuilder:
     builder = ConversationBuilder()
-    for number, message in enumerate(given):
-        place = f"messages[{number}].content"
+    for number, message in enumerate(messages):
+        path = f"messages[{number}].content"
         match message:
             case _AssistantMessage():
                 calls = [
-                    tool_call(one.id, one.function.name, one.function.arguments)
-                    for one in message.tool_calls or ()
+                    tool_call(call.id, call.function.name, call.function.arguments)
+                    for call in message.tool_calls or ()
                 ]
-                said = [
-                    *texts_of(_parts(message.content, place)),
-                    *([message.refusal] if message.refusal else []),
-                ]
-                builder.add_answer(said or [""], calls, message.reasoning_content or message.reasoning or "")
+                texts = texts_of(_parts(message.content, path))
+                texts += [message.refusal] if message.refusal else []
+                builder.add_answer(texts or [""], calls, message.reasoning_content or message.reasoning or "")
             case _ToolMessage():
-                builder.add_result(message.tool_call_id, list(_parts(message.content, place, builder.images)))
+                builder.add_result(message.tool_call_id, list(_parts(message.content, path, builder.images)))
             case _UserMessage():
-                builder.add_user(list(_parts(message.content, place, builder.images)))
+                builder.add_user(list(_parts(message.content, path, builder.images)))
             case _:
-                builder.add_system(texts_of(_parts(message.content, place)))
+                builder.add_system(texts_of(_parts(message.content, path)))
     return builder
 
 
 def _parts(
-    content: _ChatContent, place: str, images: RequestImages | None = None
+    content: _ChatContent, path: str, images: RequestImages | None = None
 ) -> Iterator[TextPart | ImagePart]:
     for number, part in enumerate([_ChatText(text=content)] if isinstance(content, str) else content or ()):
         match part:
@@ -312,23 +316,16 @@ def _parts(
                 yield TextPart(part.refusal)
             case _ChatImage() if images is not None:
                 url = part.image_url if isinstance(part.image_url, str) else part.image_url.url
-                yield images.add_url(url, f"{place}[{number}].image_url")
+                yield images.add_url(url, f"{path}[{number}].image_url")
             case _:
-                raise unsupported(part, f"{place}[{number}]")
+                raise unsupported(part, f"{path}[{number}]")
 
 
-def unsupported(part: Struct, place: str) -> GatewayError:
-    """Return the refusal of a part that can't be in its message."""
-    kind = str(type(part).__struct_config__.tag)
-    remedy = TEXT_ONLY if "image" in kind else TEXT_AND_IMAGES
-    return invalid(f"{place}: {kind} is not supported: {remedy}", "unsupported_content")
-
-
-def _tools(given: list[_ChatTool]) -> Iterator[ToolSpec]:
-    for number, tool in enumerate(given):
+def _tools(tools: list[_ChatTool]) -> Iterator[ToolSpec]:
+    for number, tool in enumerate(tools):
         function = tool.function
-        place = f"tools[{number}].function"
-        yield tool_spec(function.name, function.description, function.parameters, place)
+        path = f"tools[{number}].function"
+        yield tool_spec(function.name, function.description, function.parameters, path)
 
 
 def _schema(format: _ResponseFormat | None) -> dict[str, Any] | None:
@@ -339,3 +336,196 @@ def _schema(format: _ResponseFormat | None) -> dict[str, Any] | None:
     if format.json_schema is None or format.json_schema.schema is None:
         raise invalid("response_format.json_schema.schema is missing; add it")
     return format.json_schema.schema
+
+
+class ChatReply:
+    """Writes the answers to one request."""
+
+    ping = b": ping\n\n"
+
+    def __init__(self, model: str, created: int, usage: bool) -> None:
+        """Store fields of the request.
+
+        :param usage: the stream ends with the usage.
+        """
+        self._fields = {"created": created, "model": model}
+        self._usage = usage
+        self._id = ""
+        self._sent = ""
+
+    def body(self, answers: Sequence[Completion[None]]) -> bytes:
+        """Return the body of a response without events."""
+        choices = [
+            {"index": index, "message": _message(answer), "logprobs": None, "finish_reason": answer.finish}
+            for index, answer in enumerate(answers)
+        ]
+        head = {"id": f"chatcmpl-{answers[0].id}", "object": "chat.completion", **self._fields}
+        return encode({**head, "choices": choices, "usage": openai_usage(answers)})
+
+    def opening(self, answer: str) -> Iterator[bytes]:
+        """Yield the first events."""
+        self._id = answer
+        yield self._chunk(0, {"role": "assistant", "content": ""})
+
+    def piece(self, text: str) -> Iterator[bytes]:
+        """Yield the events of a piece of text."""
+        self._sent += text
+        yield self._chunk(0, {"content": text})
+
+    def ending(self, answers: Sequence[Completion[None]]) -> Iterator[bytes]:
+        """Yield all events that were not sent yet."""
+        for index, answer in enumerate(answers):
+            if index:
+                yield self._chunk(index, {"role": "assistant", "content": ""})
+            if answer.reasoning:
+                yield self._chunk(index, {"reasoning_content": answer.reasoning})
+            if rest := unsent(answer, "" if index else self._sent):
+                yield self._chunk(index, {"content": rest})
+            for number, call in enumerate(_calls(answer)):
+                function = call["function"]
+                begun = {"index": number, **call, "function": {**function, "arguments": ""}}
+                yield self._chunk(index, {"tool_calls": [begun]})
+                written = {"index": number, "function": {"arguments": function["arguments"]}}
+                yield self._chunk(index, {"tool_calls": [written]})
+            yield self._chunk(index, {}, answer.finish)
+        if self._usage:
+            yield event({**self._head(), "choices": [], "usage": openai_usage(answers)})
+        yield b"data: [DONE]\n\n"
+
+    def _head(self) -> dict[str, Any]:
+        return {"id": f"chatcmpl-{self._id}", "object": "chat.completion.chunk", **self._fields}
+
+    def _chunk(self, index: int, delta: dict[str, Any], finish: str | None = None) -> bytes:
+        choice = {"index": index, "delta": delta, "logprobs": None, "finish_reason": finish}
+        return event({**self._head(), "choices": [choice], **({"usage": None} if self._usage else {})})
+
+
+def _message(answer: Completion[None]) -> dict[str, Any]:
+    content = answer.text or (None if answer.calls else "")
+    message: dict[str, Any] = {"role": "assistant", "content": content, "refusal": None}
+    if answer.reasoning:
+        message["reasoning_content"] = answer.reasoning
+    return {**message, "tool_calls": _calls(answer)} if answer.calls else message
+
+
+def _calls(answer: Completion[None]) -> list[dict[str, Any]]:
+    return [
+        {
+            "id": call.id,
+            "type": "function",
+            "function": {"name": call.name, "arguments": arguments_text(call)},
+        }
+        for call in answer.calls
+    ]
+
+
+def openai_usage(answers: Sequence[Completion[None]]) -> dict[str, Any]:
+    """Return the usage of a call in the format of chat completions."""
+    used = total_usage(answers)
+    return {
+        "prompt_tokens": used.prompt_tokens,
+        "completion_tokens": used.completion_tokens,
+        "total_tokens": used.prompt_tokens + used.completion_tokens,
+        "prompt_tokens_details": {"cached_tokens": cached_tokens(answers)},
+    }
+
+
+class CompletionsBody(SamplingBody, kw_only=True):
+    """Body of a request to `/v1/completions`."""
+
+    model: str
+    prompt: str | list[int | str | list[int]]
+    user: object = None
+    best_of: int | None = None
+    echo: object = None
+    logprobs: object = None
+    suffix: object = None
+
+    IGNORED: ClassVar[tuple[str, ...]] = ("user",)
+    REFUSED: ClassVar[Mapping[str, str]] = {
+        "echo": "put the prompt before the answer yourself",
+        "logprobs": "read them from the tokens of the episode",
+        "suffix": "leave it out",
+    }
+
+
+_COMPLETIONS_DECODER = msgspec.json.Decoder(CompletionsBody)
+
+
+class CompletionsApi(_OpenAiApi):
+    """Completions: `/v1/completions`."""
+
+    def parse(self, body: bytes, context: RequestContext) -> ParsedRequest:
+        """Parse the body of a request."""
+        request = decode(body, _COMPLETIONS_DECODER, (CompletionsBody, StreamOptions))
+        ignored = request.ignored()
+        if request.best_of not in (None, request.n or 1):
+            raise invalid("best_of is not supported: ask for n answers")
+        call = GatewayCall(
+            dialect="completions",
+            prompt=_prompt(request.prompt),
+            answers=request.n or 1,
+            sampling=request.sampling(),
+            stream=bool(request.stream),
+        )
+        reply = CompletionsReply(request.model, context.created, request.wants_usage)
+        return ParsedRequest(call=checked(call), model=request.model, reply=reply, ignored=ignored)
+
+
+def _prompt(prompt: str | list[int | str | list[int]]) -> str | tuple[int, ...]:
+    if isinstance(prompt, str):
+        return prompt
+    ids = tuple(id for id in prompt if isinstance(id, int))
+    if ids and len(ids) == len(prompt):
+        return ids
+    if len(prompt) != 1 or isinstance(prompt[0], int):
+        raise invalid("prompt: send one prompt in each request, as text or as ids of tokens")
+    return prompt[0] if isinstance(prompt[0], str) else tuple(prompt[0])
+
+
+class CompletionsReply:
+    """Writes the answers to one request."""
+
+    ping = b": ping\n\n"
+
+    def __init__(self, model: str, created: int, usage: bool) -> None:
+        """Store fields of the request.
+
+        :param usage: the stream ends with the usage.
+        """
+        self._fields = {"object": "text_completion", "created": created, "model": model}
+        self._usage = usage
+        self._id = ""
+        self._sent = ""
+
+    def body(self, answers: Sequence[Completion[None]]) -> bytes:
+        """Return the body of a response without events."""
+        choices = [_choice(index, answer.text, answer.finish) for index, answer in enumerate(answers)]
+        head = {"id": f"cmpl-{answers[0].id}", **self._fields}
+        return encode({**head, "choices": choices, "usage": openai_usage(answers)})
+
+    def opening(self, answer: str) -> Iterator[bytes]:
+        """Yield the first events: none."""
+        self._id = answer
+        yield from ()
+
+    def piece(self, text: str) -> Iterator[bytes]:
+        """Yield the events of a piece of text."""
+        self._sent += text
+        yield self._chunk([_choice(0, text, None)])
+
+    def ending(self, answers: Sequence[Completion[None]]) -> Iterator[bytes]:
+        """Yield all events that were not sent yet."""
+        for index, answer in enumerate(answers):
+            yield self._chunk([_choice(index, unsent(answer, "" if index else self._sent), answer.finish)])
+        if self._usage:
+            yield self._chunk([], openai_usage(answers))
+        yield b"data: [DONE]\n\n"
+
+    def _chunk(self, choices: list[dict[str, Any]], usage: dict[str, Any] | None = None) -> bytes:
+        shown = {"usage": usage} if self._usage else {}
+        return event({"id": f"cmpl-{self._id}", **self._fields, "choices": choices, **shown})
+
+
+def _choice(index: int, text: str, finish: str | None) -> dict[str, Any]:
+    return {"index": index, "text": text, "logprobs": None, "finish_reason": finish}

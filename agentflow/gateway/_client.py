@@ -16,33 +16,31 @@ from agentflow._http_client import MAX_ANSWER_BYTES, open_session, read_answer
 from agentflow._terminal import printable
 from agentflow.actors import SYSTEM_CLOCK, Backoff, Clock
 from agentflow.errors import ConfigurationError, RunStopped, StopCause
-from agentflow.gateway._bodies import (
+from agentflow.gateway._types import (
     CLIENT_HEADER,
-    MOST_WAIT,
+    MAX_WAIT,
     AliveAnswer,
     AttemptRequest,
     BeginRequest,
+    BegunEpisode,
+    EndedEpisode,
     EndRequest,
+    EpisodeMode,
+    EpisodeOffer,
+    EpisodeOutcome,
+    EpisodeReceipt,
     ErrorAnswer,
+    GatewayError,
+    GatewayStatus,
     HoldRequest,
     OffersRequest,
     OwnTask,
+    RecordedCall,
     RewardRequest,
     ScoreRequest,
     UseRequest,
     VersionRequest,
     WithdrawRequest,
-)
-from agentflow.gateway._types import (
-    BegunEpisode,
-    EndedEpisode,
-    EpisodeMode,
-    EpisodeOffer,
-    EpisodeOutcome,
-    EpisodeReceipt,
-    GatewayError,
-    GatewayStatus,
-    RecordedCall,
     check_finite,
 )
 from agentflow.trace import Task
@@ -122,16 +120,16 @@ class GatewayClient:
         :raises RunStopped: if the run is over.
         :raises GatewayError: if the request is refused.
         """
-        own = None
+        own_task = None
         if task is not None:
-            own = OwnTask(
+            own_task = OwnTask(
                 id=task.id,
                 question=task.question,
                 references=task.references,
                 kwargs=task.kwargs,
                 metadata=task.metadata,
             )
-        request = BeginRequest(task=own, mode=mode, agents=tuple(agents), wait=min(wait, MOST_WAIT))
+        request = BeginRequest(task=own_task, mode=mode, agents=tuple(agents), wait=min(wait, MAX_WAIT))
         content = await self._send("POST", "/swarm/episodes", request, wait=wait)
         if not content:
             return None
@@ -207,7 +205,7 @@ class GatewayClient:
         :param after: number of the last known one.
         :param wait: seconds to wait for one, at most 60.
         """
-        seconds = min(MOST_WAIT, max(0.0, wait))
+        seconds = min(MAX_WAIT, max(0.0, wait))
         path = f"/swarm/ended?after={after}&wait={round(seconds)}"
         return await self._ask("GET", path, list[EndedEpisode], wait=seconds)
 

@@ -1,5 +1,6 @@
-"""Parts that all model APIs share: strict bodies, errors, usage and events."""
+"""Parts that all model APIs share: strict bodies, the canonical form of a conversation, errors, usage and events."""
 
+import binascii
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import isfinite
@@ -8,18 +9,41 @@ from typing import Any, ClassVar, Protocol, TypeVar
 import msgspec
 from msgspec import Struct
 
+from agentflow._decoding import JsonError, decode_json
+from agentflow._typeguards import is_object
+from agentflow.gateway._images import (
+    IMAGE_FORMATS,
+    IMAGE_TYPES,
+    MAX_IMAGE_BYTES,
+    MAX_IMAGE_PIXELS,
+    MAX_IMAGES,
+    MAX_PIXELS,
+    hash_of,
+    image_size,
+    images_of,
+    mime_of_image,
+)
 from agentflow.gateway._types import GatewayCall, GatewayError
-from agentflow.models import Completion, Message, Sampling
+from agentflow.models import (
+    Completion,
+    ImagePart,
+    Message,
+    Sampling,
+    TextPart,
+    ToolCall,
+    ToolReply,
+    ToolSpec,
+)
 from agentflow.settings import nearest
-from agentflow.trace import Usage
+from agentflow.trace import Blob, Usage
 
 T = TypeVar("T")
 
-_PLACE = re.compile(r"(?P<problem>.*?)(?: - at `\$\.?(?P<place>.*?)`)?", re.DOTALL)
+_PROBLEM = re.compile(r"(?P<problem>.*?)(?: - at `\$\.?(?P<path>.*?)`)?", re.DOTALL)
 _UNKNOWN = re.compile(r"Object contains unknown field `(.*)`", re.DOTALL)
 _WRONG_TAG = re.compile(r"Invalid (?:enum )?value '?(.*?)'?", re.DOTALL)
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029]+")
-_LONGEST_MESSAGE = 500
+_MAX_MESSAGE = 500
 _SAMPLED = (
     "frequency_penalty",
     "presence_penalty",
@@ -32,6 +56,14 @@ _SAMPLED = (
     "stop_token_ids",
 )
 """Further sampling parameters, in the extra fields of `Sampling`."""
+MAX_MESSAGES = 10_000
+"""Messages and results of tools of a conversation. Reading them holds the event loop: this many take about 0.1 s."""
+_TOOL_NAME = re.compile(r"[\w.:/-]{1,128}")
+_DATA_URL = re.compile(r"data:([^;,]*);base64,", re.IGNORECASE)
+_TEXT_AND_IMAGES = "the models of the gateway read text and images; describe it in text"
+"""Remedy for audio and files in a conversation."""
+_TEXT_ONLY = "only the user's messages and results of tools have images"
+"""Remedy for images elsewhere."""
 _ENCODER = msgspec.json.Encoder()
 
 
@@ -54,7 +86,7 @@ class StrictBody(Struct, forbid_unknown_fields=True, kw_only=True):
         return tuple(name for name in self.IGNORED if getattr(self, name) is not None)
 
 
-class Arrival(Struct, frozen=True):
+class RequestContext(Struct, frozen=True):
     """Circumstances of a request."""
 
     created: int
@@ -112,7 +144,7 @@ class ParsedRequest(Struct, frozen=True, kw_only=True):
 class ModelApi(Protocol):
     """A model API: parses requests, and writes errors; see `ReplyWriter` for answers."""
 
-    def parse(self, body: bytes, arrival: Arrival) -> ParsedRequest:
+    def parse(self, body: bytes, context: RequestContext) -> ParsedRequest:
         """Parse the body of a request.
 
         :raises GatewayError: if it is not valid.
@@ -130,7 +162,7 @@ class ModelApi(Protocol):
 
 def invalid(message: str, code: str = "invalid_request") -> GatewayError:
     """Return the error of an invalid request: one line, although names in it come from the client."""
-    return GatewayError(400, _CONTROL.sub(" ", message)[:_LONGEST_MESSAGE], code=code)
+    return GatewayError(400, _CONTROL.sub(" ", message)[:_MAX_MESSAGE], code=code)
 
 
 def encode(value: object) -> bytes:
@@ -144,45 +176,45 @@ def event(data: object, name: str = "") -> bytes:
     return b"".join((head, _ENCODER.encode(data), b"\n\n"))
 
 
-def decode(body: bytes, decoder: "msgspec.json.Decoder[T]", known: Iterable[type[Struct]]) -> T:
+def decode(body: bytes, decoder: "msgspec.json.Decoder[T]", types: Iterable[type[Struct]]) -> T:
     """Decode a body strictly.
 
-    :param known: types whose fields are proposed for unknown ones: first that of the body, then those inside.
+    :param types: types whose fields are proposed for unknown ones: first that of the body, then those inside.
     :raises GatewayError: if it is no JSON, has unknown fields, or values of other types.
     """
     try:
         return decoder.decode(body)
     except msgspec.ValidationError as error:
-        raise invalid(explain(error, known)) from None
+        raise invalid(explain(error, types)) from None
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise invalid(f"the body is not valid JSON: {error}") from None
     except RecursionError:
         raise invalid("the body is nested too deeply") from None
 
 
-def convert(value: object, type: type[list[T]], place: str, known: Iterable[type[Struct]]) -> T:
+def convert(value: object, type: type[list[T]], path: str, types: Iterable[type[Struct]]) -> T:
     """Convert a decoded part of a body strictly.
 
     :param type: list of the type.
-    :param place: its path in the body.
+    :param path: its path in the body.
     :raises GatewayError: like `decode`.
     """
     try:
         return msgspec.convert([value], type)[0]
     except msgspec.ValidationError as error:
-        raise invalid(explain(error, known, place)) from None
+        raise invalid(explain(error, types, path)) from None
 
 
-def explain(error: msgspec.ValidationError, known: Iterable[type[Struct]], place: str = "") -> str:
-    """Describe a validation error in one line: place, problem, and the nearest known name."""
-    found = _PLACE.fullmatch(str(error))
-    problem, inner = (found["problem"], found["place"] or "") if found else (str(error), "")
-    where = place + inner.removeprefix("[0]") if place else inner
+def explain(error: msgspec.ValidationError, types: Iterable[type[Struct]], path: str = "") -> str:
+    """Describe a validation error in one line: path, problem, and the nearest known name."""
+    match = _PROBLEM.fullmatch(str(error))
+    problem, inner = (match["problem"], match["path"] or "") if match else (str(error), "")
+    where = path + inner.removeprefix("[0]") if path else inner
     if unknown := _UNKNOWN.fullmatch(problem):
-        types = list(known)
-        names = [name for each in (types if inner else types[:1]) for name in each.__struct_encode_fields__]
-        path = f"{where}.{unknown[1]}" if where else unknown[1]
-        return f"{path} is unknown{nearest(unknown[1], names)}"
+        types = list(types)
+        names = [name for type in (types if inner else types[:1]) for name in type.__struct_encode_fields__]
+        field = f"{where}.{unknown[1]}" if where else unknown[1]
+        return f"{field} is unknown{nearest(unknown[1], names)}"
     if where.endswith(("type", "role")) and (tag := _WRONG_TAG.fullmatch(problem)):
         return f"{where}: {tag[1]} is not supported"
     return f"{where}: {problem[0].lower()}{problem[1:]}" if where else problem
@@ -190,8 +222,8 @@ def explain(error: msgspec.ValidationError, known: Iterable[type[Struct]], place
 
 def extra_sampling(body: Struct) -> dict[str, Any]:
     """Return the further sampling parameters of a body."""
-    found = {name: getattr(body, name, None) for name in _SAMPLED}
-    return {name: value for name, value in found.items() if value is not None}
+    values = {name: getattr(body, name, None) for name in _SAMPLED}
+    return {name: value for name, value in values.items() if value is not None}
 
 
 def checked(call: GatewayCall) -> GatewayCall:
@@ -216,13 +248,205 @@ def checked(call: GatewayCall) -> GatewayCall:
 
 def _check_sampling(sampling: Sampling) -> None:
     numbers = {"temperature": (sampling.temperature, 0.0, 2.0), "top_p": (sampling.top_p, 0.0, 1.0)}
-    for name, (value, least, most) in numbers.items():
-        if value is not None and not (isfinite(value) and least <= value <= most):
-            raise invalid(f"{name}: {value} is not between {least:g} and {most:g}")
+    for name, (value, minimum, maximum) in numbers.items():
+        if value is not None and not (isfinite(value) and minimum <= value <= maximum):
+            raise invalid(f"{name}: {value} is not between {minimum:g} and {maximum:g}")
     if sampling.max_tokens is not None and sampling.max_tokens < 1:
         raise invalid(f"max_tokens: {sampling.max_tokens} is less than 1")
     if any(not text for text in sampling.stop):
         raise invalid("stop: a stop string is empty; leave it out")
+
+
+def unsupported(part: Struct, path: str) -> GatewayError:
+    """Return the refusal of a part that can't be in its message."""
+    kind = str(type(part).__struct_config__.tag)
+    remedy = _TEXT_ONLY if "image" in kind else _TEXT_AND_IMAGES
+    return invalid(f"{path}: {kind} is not supported: {remedy}", "unsupported_content")
+
+
+class RequestImages:
+    """Images of one request, by hash. In messages, the data of an image is its hash."""
+
+    def __init__(self) -> None:
+        self.data: dict[str, bytes] = {}
+        """Bytes of each image."""
+        self._count = 0
+        self._pixels = 0
+
+    def add_url(self, url: str, path: str) -> ImagePart:
+        """Add an image that is a `data:` URL.
+
+        :param path: its path in the body.
+        :raises GatewayError: if it is another address, or no image within the limits.
+        """
+        if (match := _DATA_URL.match(url[:100])) is None:
+            raise invalid(
+                f"{path}: the gateway fetches no address; send the image as data:image/png;base64,…",
+                "image_address",
+            )
+        return self.add_base64(match[1], url[match.end() :], path)
+
+    def add_base64(self, mime: str, text: str, path: str) -> ImagePart:
+        """Add an image in base64.
+
+        :param mime: its media type.
+        :param path: its path in the body.
+        :raises GatewayError: if it is no image within the limits.
+        """
+        mime = {"image/jpg": "image/jpeg"}.get(mime.lower(), mime.lower())
+        if mime not in IMAGE_TYPES:
+            raise invalid(
+                f"{path}: {mime[:60]!r} is not supported; send {IMAGE_FORMATS}", "unsupported_image"
+            )
+        try:
+            data = binascii.a2b_base64(text, strict_mode=True)
+        except ValueError:
+            raise invalid(f"{path}: not valid base64", "invalid_image") from None
+        return self.add(data, mime, path)
+
+    def add(self, data: bytes, mime: str, path: str) -> ImagePart:
+        """Add an image.
+
+        :param path: its path in the body.
+        :raises GatewayError: if it is of another type, or over a limit.
+        """
+        check_limit("images of a conversation", self._count + 1, MAX_IMAGES, "leave earlier ones out")
+        check_limit(f"{path}: bytes of an image", len(data), MAX_IMAGE_BYTES, "make it smaller")
+        if (actual := mime_of_image(data)) != mime:
+            problem = f"it is {actual}, not {mime}; name its type" if actual else f"no {IMAGE_FORMATS} image"
+            raise invalid(f"{path}: {problem}", "invalid_image")
+        try:
+            width, height = image_size(data)
+        except ValueError as error:
+            raise invalid(f"{path}: {error}; send a whole {mime} image", "invalid_image") from None
+        check_limit(f"{path}: pixels of an image", width * height, MAX_IMAGE_PIXELS, "make it smaller")
+        self._count += 1
+        self._pixels += width * height
+        check_limit("pixels of all images", self._pixels, MAX_PIXELS, "leave earlier ones out")
+        hash = Blob.of(data, mime).hash
+        self.data[hash] = data
+        return ImagePart(hash.encode(), mime)
+
+
+def check_limit(name: str, number: int, limit: int, remedy: str) -> None:
+    """Refuse a number over a limit.
+
+    :raises GatewayError: 413.
+    """
+    if number > limit:
+        raise GatewayError(413, f"{name}: {number:,}, at most {limit:,}; {remedy}", code="too_large")
+
+
+def check_images(messages: Sequence[Message], data: Mapping[str, bytes]) -> None:
+    """Check the limits of a conversation whose messages arrived in several requests.
+
+    :param data: bytes of its images, by hash.
+    :raises GatewayError: if it is over one.
+    """
+    images = RequestImages()
+    for image in images_of(messages):
+        images.add(data[hash_of(image)], image.mime, "previous_response_id")
+
+
+class ConversationBuilder:
+    """Builds a conversation in canonical form: equal conversations in different APIs give equal messages."""
+
+    def __init__(self) -> None:
+        self.images = RequestImages()
+        """Images of the messages."""
+        self._messages: list[Message] = []
+        self._names: dict[str, str] = {}
+        self._added = 0
+
+    @property
+    def messages(self) -> tuple[Message, ...]:
+        """Messages so far."""
+        return tuple(self._messages)
+
+    def add_system(self, texts: Sequence[str]) -> None:
+        """Add a message of the system."""
+        self._count()
+        self._messages.append(Message("system", tuple(map(TextPart, texts))))
+
+    def add_user(self, parts: Sequence[TextPart | ImagePart]) -> None:
+        """Add a message of the user."""
+        self._count()
+        self._messages.append(Message("user", tuple(parts)))
+
+    def add_answer(
+        self,
+        texts: Sequence[str],
+        calls: Sequence[ToolCall] = (),
+        reasoning: str = "",
+        *,
+        extend: bool = False,
+    ) -> None:
+        """Add an answer of the model.
+
+        :param extend: add to an answer right before it.
+        """
+        self._count()
+        self._names |= {call.id: call.name for call in calls}
+        parts = (*(TextPart(text) for text in texts if text or not calls), *calls)
+        if extend and self._messages and self._messages[-1].role == "assistant":
+            before = self._messages.pop()
+            parts, reasoning = (*before.parts, *parts), before.reasoning or reasoning
+        self._messages.append(Message("assistant", parts, reasoning=reasoning))
+
+    def add_result(self, call: str, parts: Sequence[TextPart | ImagePart], *, failed: bool = False) -> None:
+        """Add the result of a tool call; consecutive ones share a message."""
+        self._count()
+        reply = ToolReply(call, self._names.get(call, ""), tuple(parts), failed)
+        last = self._messages[-1] if self._messages else None
+        if last is not None and last.parts and isinstance(last.parts[0], ToolReply):
+            self._messages[-1] = Message("user", (*last.parts, reply))
+        else:
+            self._messages.append(Message("user", (reply,)))
+
+    def _count(self) -> None:
+        self._added += 1
+        if self._added > MAX_MESSAGES:
+            raise GatewayError(
+                413,
+                f"a conversation may have at most {MAX_MESSAGES:,} messages; send less",
+                code="too_large",
+            )
+
+
+def texts_of(parts: Iterable[TextPart | ImagePart]) -> list[str]:
+    """Return the texts of parts without images."""
+    return [part.text for part in parts if isinstance(part, TextPart)]
+
+
+def tool_call(call: str, name: str, arguments: str | dict[str, Any]) -> ToolCall:
+    """Return a tool call; its arguments are `None` unless they are a JSON object."""
+    if isinstance(arguments, dict):
+        return ToolCall(call, name, arguments, encode(arguments).decode())
+    try:
+        decoded: object = decode_json(arguments or "{}")
+    except JsonError:
+        decoded = None
+    return ToolCall(call, name, decoded if is_object(decoded) else None, arguments)
+
+
+def arguments_text(call: ToolCall) -> str:
+    """Return the arguments of a call as the model wrote them."""
+    return call.raw_arguments or encode(call.arguments or {}).decode()
+
+
+def arguments_object(call: ToolCall) -> dict[str, Any]:
+    """Return the arguments of a call as an object; those that are none are its field `written`."""
+    return {"written": call.raw_arguments} if call.arguments is None else call.arguments
+
+
+def tool_spec(name: str, description: str | None, schema: dict[str, Any] | None, path: str) -> ToolSpec:
+    """Return a tool.
+
+    :raises GatewayError: if its name is not valid.
+    """
+    if not _TOOL_NAME.fullmatch(name):
+        raise invalid(f"{path}.name: use letters, digits, _ and -, at most 128")
+    return ToolSpec(name, description or "", schema or {"type": "object", "properties": {}})
 
 
 def total_usage(answers: Sequence[Completion[None]]) -> Usage:

@@ -1,10 +1,18 @@
-"""Registry of episodes: places that the trainer offers, attempts that clients play, and their ends."""
+"""Registry of episodes: attempts that clients play, with their keys, and their ends.
 
+Only digests of keys and client ids are stored, and comparisons take constant time.
+"""
+
+import hmac
+import re
 import secrets
+from base64 import urlsafe_b64encode
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
+from enum import IntEnum
+from hashlib import sha256
 from types import TracebackType
-from typing import Self
+from typing import NamedTuple, Self
 
 import anyio
 import anyio.abc
@@ -13,21 +21,19 @@ import msgspec
 from agentflow.actors import SYSTEM_CLOCK, Clock
 from agentflow.errors import unwrap_group
 from agentflow.gateway._answers import Answerer
-from agentflow.gateway._collector import EpisodeCollector
-from agentflow.gateway._keys import (
-    ClientIdentity,
-    ClientIds,
-    ClientRole,
-    agent_of,
-    digest_of,
-    new_key,
-    page_of,
-    same,
-)
-from agentflow.gateway._live import LiveEpisode, ended_error
-from agentflow.gateway._places import PageBegin, PageEnd, Place, PlaceBook, check_outcome, decode_calls
+from agentflow.gateway._live import AgentModel, LiveEpisode, ended_error
 from agentflow.gateway._settings import GatewaySettings
-from agentflow.gateway._store import EpisodeStore, PageRow, begin_page, end_page, put_meta
+from agentflow.gateway._slots import SlotQueue, check_outcome
+from agentflow.gateway._store import (
+    Attempt,
+    AttemptBegin,
+    AttemptEnd,
+    EpisodeSlot,
+    EpisodeStore,
+    begin_page,
+    end_page,
+    put_meta,
+)
 from agentflow.gateway._types import (
     BegunEpisode,
     EpisodeMode,
@@ -43,13 +49,75 @@ from agentflow.trace import Task
 EXPIRY_SECONDS = 1.0
 """Interval of the search for expired episodes."""
 _OLD_KEYS = 4096
-_encode = msgspec.msgpack.Encoder().encode
+_KEY = re.compile(r"af_([0-9]{1,15})_([A-Za-z0-9_-]{43})", re.ASCII)
+_CLIENT = re.compile(r"c_[A-Za-z0-9_-]{22}\.[A-Za-z0-9_-]{43}", re.ASCII)
+
+
+class ClientRole(IntEnum):
+    """Rights of a token; each role has those of the roles below it."""
+
+    VIEWER = 1
+    """Reads the status and tokens."""
+    WORKER = 2
+    """Plays episodes."""
+    OWNER = 3
+    """Offers, scores and uses episodes: the trainer."""
+
+
+class ClientIdentity(NamedTuple):
+    """Sender of a request."""
+
+    role: ClientRole
+    """Its role."""
+    client: str = ""
+    """Its id as a client; empty if the request has none."""
+
+    @property
+    def digest(self) -> bytes:
+        """Digest of its id, as it is stored with the episodes that it begins."""
+        return digest_of(self.client)
+
+
+def digest_of(secret: str) -> bytes:
+    """Return the digest under which a secret is stored."""
+    # A header may be in any encoding.
+    return sha256(secret.encode(errors="surrogateescape")).digest()
+
+
+class ClientIds:
+    """Issues and checks ids of clients. An id carries a code of this journal, so that clients can't choose their own."""
+
+    def __init__(self, secret: bytes) -> None:
+        self._secret = secret
+
+    def issue(self) -> str:
+        """Return a new id."""
+        name = f"c_{secrets.token_urlsafe(16)}"
+        return f"{name}.{self._code(name)}"
+
+    def check(self, client: str) -> str:
+        """Return an id that was issued here.
+
+        :raises GatewayError: 401 for any other.
+        """
+        name, _, code = client.partition(".")
+        if not _CLIENT.fullmatch(client) or not hmac.compare_digest(code.encode(), self._code(name).encode()):
+            raise GatewayError(
+                401,
+                "X-AgentFlow-Client: this id was not issued here; leave it out to get one",
+                code="unknown_client",
+            )
+        return client
+
+    def _code(self, name: str) -> str:
+        code = hmac.digest(self._secret, name.encode(), "sha256")
+        return urlsafe_b64encode(code).rstrip(b"=").decode()
 
 
 class EpisodeRegistry:
     """All episodes of one run, used inside `async with`. See docs/gateway.md.
 
-    A place is offered, begun, ended, scored, and used by a step or dropped. Only places that are neither used nor dropped
+    A slot is offered, begun, ended, scored, and used by a step or dropped. Only slots that are neither used nor dropped
     are in memory.
     """
 
@@ -65,16 +133,17 @@ class EpisodeRegistry:
         """Make a registry.
 
         :param models: the model of each agent.
-        :param base_url: returns the address that episodes are told.
+        :param base_url: returns the address of the model APIs, for clients.
         """
         self._settings = settings
         self._store = store
-        self._agents = settings.agents_or_one()
-        self._models = models
+        self._agents = {
+            name: AgentModel(models[name], agent.trained) for name, agent in settings.agents_or_one().items()
+        }
         self._base_url = base_url
         self._clock = clock
-        self._book = PlaceBook()
-        self._pages: dict[int, LiveEpisode] = {}
+        self._live: dict[int, LiveEpisode] = {}
+        """Open episodes by page."""
         self._old_keys: OrderedDict[int, dict[str, bytes]] = OrderedDict()
         self._next_page = 1
         self._version = 0
@@ -84,7 +153,7 @@ class EpisodeRegistry:
         self._tasks: anyio.abc.TaskGroup
         self.clients: ClientIds
         """Issues and checks ids of clients."""
-        self.collector = EpisodeCollector(self._book, store, self._agents, clock, self._revoke)
+        self.slots = SlotQueue(store, self._agents, clock, self._revoke)
         """The trainer's part: offers, ended episodes, their scores and use."""
 
     async def __aenter__(self) -> Self:
@@ -112,17 +181,21 @@ class EpisodeRegistry:
 
         :raises GatewayError: 401 for an unknown key, 410 for one whose episode has ended.
         """
-        page = page_of(key)
-        live = None if page is None else self._pages.get(page)
-        if live is not None and (agent := agent_of(key, live.digests)) is not None:
-            if live.sealed:
-                raise ended_error()
-            return live, agent
-        if page is not None and agent_of(key, self._old_keys.get(page, {})) is not None:
+        match = _KEY.fullmatch(key)
+        page = int(match[1]) if match else 0
+        live = self._live.get(page)
+        digests = self._old_keys.get(page, {}) if live is None else live.attempt.begin.digests
+        sent, agent = digest_of(key), None
+        for name, digest in digests.items():
+            if hmac.compare_digest(sent, digest):
+                agent = name
+        if agent is None:
+            raise GatewayError(
+                401, "this key belongs to no episode; take one from a begun episode", code="unknown_key"
+            )
+        if live is None or live.sealed:
             raise ended_error()
-        raise GatewayError(
-            401, "this key belongs to no episode; take one from a begun episode", code="unknown_key"
-        )
+        return live, agent
 
     async def begin(
         self,
@@ -142,17 +215,17 @@ class EpisodeRegistry:
         :raises GatewayError: 410 once the run is over; 400 for an unknown agent; 409 if a task's episodes were all played.
         """
         if unknown := sorted(set(agents) - self._agents.keys()):
-            told = f"agents: there is no {unknown[0]!r}; there is {', '.join(map(repr, self._agents))}"
-            raise GatewayError(400, told, code="unknown_agent")
+            problem = f"agents: there is no {unknown[0]!r}; there is {', '.join(map(repr, self._agents))}"
+            raise GatewayError(400, problem, code="unknown_agent")
         self._check_running()
         if task is not None:
-            await self._open_group(task, mode or "train")
-        place: Place | None = None
+            await self.slots.offer_own(task, mode or "train", self._settings.group_size)
+        slot: EpisodeSlot | None = None
         with self._clock.deadline(max(0.0, wait)):
-            while (place := self._book.take(task, mode)) is None and wait > 0:
-                await self._book.changed.wait()
+            while (slot := self.slots.take(task, mode)) is None and wait > 0:
+                await self.slots.changed.wait()
                 self._check_running()
-        return None if place is None else await self._begin(place, who, tuple(agents) or tuple(self._agents))
+        return None if slot is None else await self._begin(slot, who, tuple(agents) or tuple(self._agents))
 
     async def end(
         self, who: ClientIdentity, id: str, attempt: int, outcome: EpisodeOutcome, end_id: str = ""
@@ -163,13 +236,13 @@ class EpisodeRegistry:
         """
         check_outcome(outcome, self._agents)
         body = digest_of(msgspec.json.encode(outcome, order="deterministic").decode())
-        if (place := self._book.places.get(id)) is not None:
-            async with place.changing:
-                if (live := self._live(place, who, attempt)) is not None:
+        if (slot := self.slots.slots.get(id)) is not None:
+            async with slot.changing:
+                if (live := self._open_attempt(slot, who, attempt)) is not None:
                     if unknown := sorted(call for call in outcome.turn_rewards if not live.has_call(call)):
-                        told = f"turn_rewards: there is no call {unknown[0]!r}"
-                        raise GatewayError(400, told, code="unknown_call")
-                    return await self._seal(place, live, outcome, end_id, body)
+                        problem = f"turn_rewards: there is no call {unknown[0]!r}"
+                        raise GatewayError(400, problem, code="unknown_call")
+                    return await self._seal(slot, live, outcome, end_id, body)
         end = await self._end_of(who, id, attempt)
         if end.receipt is None:
             raise _gone(id, end)
@@ -180,15 +253,15 @@ class EpisodeRegistry:
     async def abort(
         self, who: ClientIdentity, id: str, attempt: int, why: str = "", *, blame: bool = True
     ) -> None:
-        """Give an episode up: its place is offered again.
+        """Give an episode up: its slot is offered again.
 
         :param blame: count it as a failed attempt.
         :raises GatewayError: 403 for another client, 410 if it has expired, 409 if it has ended.
         """
-        if (place := self._book.places.get(id)) is not None:
-            async with place.changing:
-                if self._live(place, who, attempt) is not None:
-                    await self._lose(place, EpisodeState.ABORTED, why or "aborted by its client", blame=blame)
+        if (slot := self.slots.slots.get(id)) is not None:
+            async with slot.changing:
+                if self._open_attempt(slot, who, attempt) is not None:
+                    await self._lose(slot, EpisodeState.ABORTED, why or "aborted by its client", blame=blame)
                     return
         end = await self._end_of(who, id, attempt)
         if end.receipt is not None:
@@ -201,8 +274,8 @@ class EpisodeRegistry:
 
         :raises GatewayError: 403 for another client, 410 if it has ended.
         """
-        place = self._book.places.get(id)
-        live = None if place is None else self._live(place, who, attempt)
+        slot = self.slots.slots.get(id)
+        live = None if slot is None else self._open_attempt(slot, who, attempt)
         if live is None:
             raise _gone(id, await self._end_of(who, id, attempt))
         live.alive()
@@ -217,28 +290,26 @@ class EpisodeRegistry:
         :raises GatewayError: 403 for another client, 409 if it is used or has not ended.
         """
         await self._end_of(who, id, attempt)
-        await self.collector.put_reward(id, attempt, reward)
+        await self.slots.put_reward(id, attempt, reward)
 
     async def calls(self, who: ClientIdentity, id: str, attempt: int) -> list[RecordedCall]:
         """Return the record of an attempt.
 
         :raises GatewayError: 403 for a worker that did not begin it; 404 if there is no such attempt.
         """
-        page = await self._page(who, id, attempt)
-        bodies = await self._store.calls(page.page)
-        return decode_calls(bodies, page.end)
+        return await self._store.recorded_calls(await self._attempt(who, id, attempt))
 
     async def set_version(self, version: int) -> None:
         """Set the version of the weights, which episodes get at their beginning."""
         self._version = version
         await self._store.commit(put_meta("version", str(version).encode()))
 
-    def hold(self) -> None:
+    def pause(self) -> None:
         """Let calls wait, while weights change."""
         if self._gate.is_set():
             self._gate = anyio.Event()
 
-    def go_on(self) -> None:
+    def resume(self) -> None:
         """Let waiting calls continue."""
         self._gate.set()
 
@@ -250,20 +321,20 @@ class EpisodeRegistry:
         if self._finished is finished:
             return
         self._finished = finished
-        self.go_on()
-        for place in [place for place in self._book.places.values() if place.live is not None]:
-            async with place.changing:
-                if finished and place.live is not None:
-                    await self._lose(place, EpisodeState.ABORTED, "the run is over", blame=False)
+        self.resume()
+        for slot in [slot for slot in self.slots.slots.values() if slot.live is not None]:
+            async with slot.changing:
+                if finished and slot.live is not None:
+                    await self._lose(slot, EpisodeState.ABORTED, "the run is over", blame=False)
         await self._store.commit(put_meta("finished", b"1" if finished else b""), durable=True)
-        self._book.notify()
+        self.slots.notify()
 
     def status(self) -> GatewayStatus:
         """Return figures of the moment."""
         return GatewayStatus(
-            states=self._book.states(),
-            in_flight=sum(live.in_flight for live in self._pages.values()),
-            calls=sum(live.recorded for live in self._pages.values()),
+            states=self.slots.states(),
+            in_flight=sum(live.in_flight for live in self._live.values()),
+            calls=sum(live.recorded for live in self._live.values()),
             version=self._version,
             held=not self._gate.is_set(),
             finished=self._finished,
@@ -272,8 +343,8 @@ class EpisodeRegistry:
     async def expire(self) -> None:
         """End the episodes whose clients stayed away too long."""
         limits, now = self._settings.limits, self._clock.now()
-        for place in [place for place in self._book.places.values() if place.live is not None]:
-            if (live := place.live) is None:
+        for slot in [slot for slot in self.slots.slots.values() if slot.live is not None]:
+            if (live := slot.live) is None:
                 continue
             idle = not live.in_flight and now - live.last_seen >= limits.idle_seconds
             if idle or now - live.began >= limits.total_seconds:
@@ -282,9 +353,9 @@ class EpisodeRegistry:
                     if idle
                     else f"open for {limits.total_seconds:g} s"
                 )
-                async with place.changing:
-                    if place.live is live:
-                        await self._lose(place, EpisodeState.EXPIRED, why)
+                async with slot.changing:
+                    if slot.live is live:
+                        await self._lose(slot, EpisodeState.EXPIRED, why)
 
     async def _expire_all(self) -> None:
         while True:
@@ -298,13 +369,13 @@ class EpisodeRegistry:
         self._version = int(await self._store.meta("version") or b"0")
         self._finished = bool(await self._store.meta("finished"))
         page, number = await self._store.highest()
-        self._next_page, self._book.next_number = page + 1, number + 1
+        self._next_page = page + 1
         changes = [put_meta("secret", secret)]
-        end = _encode(PageEnd(EpisodeState.EXPIRED, "the gateway was restarted"))
-        for place in self._book.load(await self._store.live_places()):
-            changes += [end_page(place.page, end), place.change()]
-        for old in await self._store.last_pages(_OLD_KEYS):
-            self._old_keys[old.page] = msgspec.msgpack.decode(old.begin, type=PageBegin).digests
+        end = AttemptEnd(EpisodeState.EXPIRED, "the gateway was restarted")
+        for slot in self.slots.load(await self._store.live_slots(), number + 1):
+            changes += [end_page(slot.page, end), slot.change()]
+        for attempt in await self._store.last_attempts(_OLD_KEYS):
+            self._old_keys[attempt.page] = attempt.begin.digests
         await self._store.commit(*changes, durable=True)
 
     async def _opened(self) -> None:
@@ -316,138 +387,127 @@ class EpisodeRegistry:
         if self._finished:
             raise GatewayError(410, "the run is over", code="run_over")
 
-    async def _open_group(self, task: Task, mode: EpisodeMode) -> None:
-        """Offer the places of a client's own task, once."""
-        fresh = await self._book.own_group(task, mode, self._settings.group_size, self._store)
-        # Two clients may bring the same task at once.
-        fresh = [place for place in fresh if place.offer.id not in self._book.places]
-        for place in fresh:
-            self._book.places[place.offer.id] = place
-            self._book.set_free(place)
-        await self._store.commit(*[place.change() for place in fresh])
-
-    async def _begin(self, place: Place, who: ClientIdentity, agents: Sequence[str]) -> BegunEpisode:
+    async def _begin(self, slot: EpisodeSlot, who: ClientIdentity, agents: Sequence[str]) -> BegunEpisode:
         client = who.client or self.clients.issue()
         page, self._next_page = self._next_page, self._next_page + 1
-        keys = {agent: new_key(page) for agent in agents}
-        digests = {agent: digest for agent, (_, digest) in keys.items()}
-        place.state, place.page, place.attempt = EpisodeState.OPEN, page, place.attempt + 1
-        place.version, place.client = self._version, digest_of(client)
-        place.live = self._pages[page] = LiveEpisode(
-            place.offer,
-            attempt=place.attempt,
-            page=page,
-            digests=digests,
-            models=self._models,
-            trained=[name for name, agent in self._agents.items() if agent.trained],
-            temperature=self._settings.temperature,
-            limits=self._settings.limits,
+        keys = {agent: f"af_{page}_{secrets.token_urlsafe(32)}" for agent in agents}
+        digests = {agent: digest_of(key) for agent, key in keys.items()}
+        begin = AttemptBegin(digests, digest_of(client), self._version)
+        attempt = Attempt(page, slot.offer.id, slot.attempt + 1, begin)
+        slot.state, slot.page, slot.attempt = EpisodeState.OPEN, page, attempt.number
+        slot.version = self._version
+        slot.live = self._live[page] = LiveEpisode(
+            slot.offer,
+            attempt,
+            agents=self._agents,
+            settings=self._settings,
+            store=self._store,
             clock=self._clock,
             tasks=self._tasks,
             opened=self._opened,
-            record=self._store.add_call,
-            records=self._store.calls,
-            images=self._store.images,
         )
-        begin = _encode(PageBegin(digests, place.client, self._version))
         with anyio.CancelScope(shield=True):
-            await self._store.commit(begin_page(page, place.offer.id, place.attempt, begin), place.change())
+            await self._store.commit(begin_page(attempt), slot.change())
         return BegunEpisode(
-            episode=place.offer.id,
-            attempt=place.attempt,
-            mode=place.offer.mode,
-            task=place.offer.task,
+            episode=slot.offer.id,
+            attempt=attempt.number,
+            mode=slot.offer.mode,
+            task=slot.offer.task,
             base_url=self._base_url(),
-            keys={agent: key for agent, (key, _) in keys.items()},
-            model=self._models[agents[0]].models[0],
-            version=place.version,
+            keys=keys,
+            model=self._agents[agents[0]].answerer.models[0],
+            version=begin.version,
             expires=self._settings.limits.idle_seconds,
             client=client,
         )
 
-    def _live(self, place: Place, who: ClientIdentity, attempt: int) -> LiveEpisode | None:
+    def _open_attempt(self, slot: EpisodeSlot, who: ClientIdentity, number: int) -> LiveEpisode | None:
         """Return the open attempt; `None`: that attempt has ended.
 
         :raises GatewayError: 403 for another client.
         """
-        if place.live is None or attempt != place.attempt or place.live.sealed:
+        live = slot.live
+        if live is None or number != live.attempt.number or live.sealed:
             return None
-        if who.role is not ClientRole.OWNER and not same(place.client, who.digest):
-            raise _not_yours(place.offer.id)
-        return place.live
+        if who.role is not ClientRole.OWNER:
+            _check_client(who, live.attempt)
+        return live
 
     async def _seal(
-        self, place: Place, live: LiveEpisode, outcome: EpisodeOutcome, end_id: str, body: bytes
+        self, slot: EpisodeSlot, live: LiveEpisode, outcome: EpisodeOutcome, end_id: str, body: bytes
     ) -> EpisodeReceipt:
         with anyio.CancelScope(shield=True):
-            cancelled = await live.seal()
-            self._close(place, live)
-            place.judge(outcome)
-            self._book.number(place)
-            receipt = live.receipt(cancelled)
-            end = PageEnd(EpisodeState.SEALED, "", end_id, body, receipt, live.lost())
-            await self._store.commit(place.change(), end_page(place.page, _encode(end)), durable=True)
-            self._book.publish(place)
+            receipt = await live.seal()
+            self._close(slot, live)
+            slot.judge(outcome)
+            self.slots.number(slot)
+            end = AttemptEnd(EpisodeState.SEALED, "", end_id, body, receipt, live.lost)
+            await self._store.commit(slot.change(), end_page(slot.page, end), durable=True)
+            self.slots.publish(slot)
             return receipt
         raise ended_error()
 
-    async def _revoke(self, place: Place, why: str) -> None:
-        await self._lose(place, EpisodeState.ABORTED, why, again=False)
+    async def _revoke(self, slot: EpisodeSlot, why: str) -> None:
+        await self._lose(slot, EpisodeState.ABORTED, why, again=False)
 
     async def _lose(
-        self, place: Place, state: EpisodeState, why: str, *, blame: bool = True, again: bool = True
+        self, slot: EpisodeSlot, state: EpisodeState, why: str, *, blame: bool = True, again: bool = True
     ) -> None:
-        """End the open attempt without a result. The place is offered again, up to the limit of attempts."""
-        if (live := place.live) is None:
+        """End the open attempt without a result. The slot is offered again, up to the limit of attempts."""
+        if (live := slot.live) is None:
             return
         with anyio.CancelScope(shield=True):
             await live.seal()
-            self._close(place, live)
-            place.failures += blame
-            end = end_page(place.page, _encode(PageEnd(state, why, lost=live.lost())))
-            if again and place.failures < self._settings.limits.attempts:
-                self._book.set_free(place, first=True)
-                await self._store.commit(end, place.change())
-                self._book.notify()
+            self._close(slot, live)
+            slot.failures += blame
+            end = end_page(slot.page, AttemptEnd(state, why, lost=live.lost))
+            if again and slot.failures < self._settings.limits.attempts:
+                self.slots.enqueue(slot, first=True)
+                await self._store.commit(end, slot.change())
+                self.slots.notify()
             else:
-                place.state, place.outcome = state, EpisodeOutcome(failure=why)
-                self._book.number(place)
-                await self._store.commit(end, place.change())
-                self._book.publish(place)
+                slot.state, slot.outcome = state, EpisodeOutcome(failure=why)
+                self.slots.number(slot)
+                await self._store.commit(end, slot.change())
+                self.slots.publish(slot)
 
-    def _close(self, place: Place, live: LiveEpisode) -> None:
+    def _close(self, slot: EpisodeSlot, live: LiveEpisode) -> None:
         """Take the keys of an attempt out of use."""
-        place.live = None
-        del self._pages[live.page]
-        self._old_keys[live.page] = live.digests
+        slot.live = None
+        del self._live[live.attempt.page]
+        self._old_keys[live.attempt.page] = live.attempt.begin.digests
         if len(self._old_keys) > _OLD_KEYS:
             self._old_keys.popitem(last=False)
 
-    async def _page(self, who: ClientIdentity, id: str, attempt: int) -> PageRow:
-        page = await self._store.page_of(id, attempt)
-        if page is None:
-            told = f"there is no attempt {attempt} of episode {id!r}"
-            raise GatewayError(404, told, code="unknown_episode")
-        begin = msgspec.msgpack.decode(page.begin, type=PageBegin)
-        if who.role is ClientRole.WORKER and not same(begin.client, who.digest):
-            raise _not_yours(id)
-        return page
+    async def _attempt(self, who: ClientIdentity, id: str, number: int) -> Attempt:
+        attempt = await self._store.attempt(id, number)
+        if attempt is None:
+            problem = f"there is no attempt {number} of episode {id!r}"
+            raise GatewayError(404, problem, code="unknown_episode")
+        if who.role is ClientRole.WORKER:
+            _check_client(who, attempt)
+        return attempt
 
-    async def _end_of(self, who: ClientIdentity, id: str, attempt: int) -> PageEnd:
+    async def _end_of(self, who: ClientIdentity, id: str, number: int) -> AttemptEnd:
         """Return the end of an attempt that is not open.
 
         :raises GatewayError: 403 for another client, 404 if there is no such attempt, 409 if it is open.
         """
-        page = await self._page(who, id, attempt)
-        if page.end is None:
+        end = (await self._attempt(who, id, number)).end
+        if end is None:
             raise GatewayError(409, f"episode {id!r} has not ended", code="open")
-        return PageEnd.of(page)
+        return end
 
 
-def _gone(id: str, end: PageEnd) -> GatewayError:
+def _gone(id: str, end: AttemptEnd) -> GatewayError:
     why = end.why or end.state
     return GatewayError(410, f"this attempt of episode {id!r} is over: {why}", code="episode_ended")
 
 
-def _not_yours(id: str) -> GatewayError:
-    return GatewayError(403, f"episode {id!r} was begun by another client", code="other_client")
+def _check_client(who: ClientIdentity, attempt: Attempt) -> None:
+    """Refuse a client that did not begin an attempt.
+
+    :raises GatewayError: 403.
+    """
+    if not hmac.compare_digest(attempt.begin.client, who.digest):
+        raise GatewayError(403, f"episode {attempt.slot!r} was begun by another client", code="other_client")

@@ -1,6 +1,5 @@
-"""Images in requests: base64 only, of four formats, and bounded before anything decodes their pixels."""
+"""Images of messages: their type and size from their headers, before anything decodes their pixels."""
 
-import binascii
 import re
 import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -8,10 +7,7 @@ from typing import Final, TypeAlias
 
 from msgspec.structs import replace
 
-from agentflow.gateway._dialect import invalid
-from agentflow.gateway._types import GatewayError
 from agentflow.models import ImagePart, Message, Part, ToolReply
-from agentflow.trace import Blob
 
 MAX_IMAGES: Final = 100
 """Number of images in a conversation."""
@@ -23,102 +19,20 @@ MAX_PIXELS: Final = 250_000_000
 """Pixels of all images of a conversation."""
 MAX_SEGMENTS: Final = 1_000
 """Segments of a file before the first pixels."""
-_DATA_URL: Final = re.compile(r"data:([^;,]*);base64,", re.IGNORECASE)
-_NAMED: Final = "PNG, JPEG, WebP or GIF"
+IMAGE_FORMATS: Final = "PNG, JPEG, WebP or GIF"
+"""Names of the supported formats."""
 
 Sizes: TypeAlias = Iterator[tuple[int, int]]
 """Every width and height that the header of a file states. A decoder may use any of them."""
-
-
-class RequestImages:
-    """Images of one request, by hash. In messages, the data of an image is its hash."""
-
-    def __init__(self) -> None:
-        self.data: dict[str, bytes] = {}
-        """Bytes of each image."""
-        self._count = 0
-        self._pixels = 0
-
-    def add_url(self, url: str, place: str) -> ImagePart:
-        """Add an image that is a `data:` URL.
-
-        :param place: its path in the body.
-        :raises GatewayError: if it is another address, or no image within the limits.
-        """
-        if (found := _DATA_URL.match(url[:100])) is None:
-            raise invalid(
-                f"{place}: the gateway fetches no address; send the image as data:image/png;base64,…",
-                "image_address",
-            )
-        return self.add_base64(found[1], url[found.end() :], place)
-
-    def add_base64(self, mime: str, text: str, place: str) -> ImagePart:
-        """Add an image in base64.
-
-        :param mime: its media type.
-        :param place: its path in the body.
-        :raises GatewayError: if it is no image within the limits.
-        """
-        mime = {"image/jpg": "image/jpeg"}.get(mime.lower(), mime.lower())
-        if mime not in _FORMATS:
-            raise invalid(f"{place}: {mime[:60]!r} is not supported; send {_NAMED}", "unsupported_image")
-        try:
-            data = binascii.a2b_base64(text, strict_mode=True)
-        except ValueError:
-            raise invalid(f"{place}: not valid base64", "invalid_image") from None
-        return self.add(data, mime, place)
-
-    def add(self, data: bytes, mime: str, place: str) -> ImagePart:
-        """Add an image.
-
-        :param place: its path in the body.
-        :raises GatewayError: if it is of another type, or over a limit.
-        """
-        check_most("images of a conversation", self._count + 1, MAX_IMAGES, "leave earlier ones out")
-        check_most(f"{place}: bytes of an image", len(data), MAX_IMAGE_BYTES, "make it smaller")
-        if (actual := mime_of_image(data)) != mime:
-            named = f"it is {actual}, not {mime}; name its type" if actual else f"no {_NAMED} image"
-            raise invalid(f"{place}: {named}", "invalid_image")
-        try:
-            width, height = image_size(data)
-        except ValueError as error:
-            raise invalid(f"{place}: {error}; send a whole {mime} image", "invalid_image") from None
-        check_most(f"{place}: pixels of an image", width * height, MAX_IMAGE_PIXELS, "make it smaller")
-        self._count += 1
-        self._pixels += width * height
-        check_most("pixels of all images", self._pixels, MAX_PIXELS, "leave earlier ones out")
-        hash = Blob.of(data, mime).hash
-        self.data[hash] = data
-        return ImagePart(hash.encode(), mime)
-
-
-def check_most(name: str, number: int, most: int, remedy: str) -> None:
-    """Refuse a number over a limit.
-
-    :raises GatewayError: 413.
-    """
-    if number > most:
-        raise GatewayError(413, f"{name}: {number:,}, at most {most:,}; {remedy}", code="too_large")
 
 
 def images_of(messages: Iterable[Message]) -> Iterator[ImagePart]:
     """Yield the images of messages, in order."""
     for message in messages:
         for part in message.parts:
-            for one in part.parts if isinstance(part, ToolReply) else (part,):
-                if isinstance(one, ImagePart):
-                    yield one
-
-
-def check_images(messages: Sequence[Message], data: Mapping[str, bytes]) -> None:
-    """Check the limits of a conversation whose messages arrived in several requests.
-
-    :param data: bytes of its images, by hash.
-    :raises GatewayError: if it is over one.
-    """
-    images = RequestImages()
-    for image in images_of(messages):
-        images.add(data[hash_of(image)], image.mime, "previous_response_id")
+            for content in part.parts if isinstance(part, ToolReply) else (part,):
+                if isinstance(content, ImagePart):
+                    yield content
 
 
 def hash_of(image: ImagePart) -> str:
@@ -139,7 +53,7 @@ def _with_bytes(part: Part, data: Mapping[str, bytes]) -> Part:
     if isinstance(part, ImagePart):
         return ImagePart(data[hash_of(part)], part.mime)
     if isinstance(part, ToolReply):
-        return replace(part, parts=tuple(_with_bytes(one, data) for one in part.parts))
+        return replace(part, parts=tuple(_with_bytes(content, data) for content in part.parts))
     return part
 
 
@@ -238,3 +152,5 @@ _FORMATS: Final[Mapping[str, tuple[re.Pattern[bytes], Callable[[bytes], Sizes]]]
     "image/gif": (re.compile(rb"GIF8[79]a"), _gif),
     "image/webp": (re.compile(rb"RIFF.{4}WEBP", re.DOTALL), _webp),
 }
+IMAGE_TYPES: Final = frozenset(_FORMATS)
+"""Media types of the supported formats."""

@@ -2,7 +2,7 @@
 
 from collections import Counter, deque
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from typing import TypeAlias
+from typing import NamedTuple
 
 import anyio
 import anyio.abc
@@ -12,24 +12,23 @@ from msgspec import structs
 
 from agentflow.actors import Clock
 from agentflow.errors import ModelFailure, ModelFailureKind, RunStopped, error_line
-from agentflow.gateway._answers import Answerer
-from agentflow.gateway._memory import AgentConversations
-from agentflow.gateway._settings import EpisodeLimits
+from agentflow.gateway._answers import AgentConversations, Answerer
+from agentflow.gateway._settings import GatewaySettings
+from agentflow.gateway._store import Attempt, EpisodeStore
 from agentflow.gateway._types import (
     EpisodeOffer,
     EpisodeReceipt,
     GatewayCall,
     GatewayError,
+    OnText,
     RecordedCall,
 )
 from agentflow.models import Completion, Message
 from agentflow.telemetry import Operation, conventions, gateway_operation, get_logger
 
-OnText: TypeAlias = Callable[[str, str], None]
-"""Receiver of the text of an answer, by its id."""
 DELIVERY_SECONDS = 2.0
 """Time that the end of an episode gives its last answers to reach their client."""
-_REMEMBERED = 64
+_MAX_RECENT = 64
 _RETRY_SECONDS = 1.0
 _log = get_logger(__name__)
 _encode = msgspec.msgpack.Encoder().encode
@@ -74,35 +73,41 @@ class _RunningCall:
         return send
 
 
+class AgentModel(NamedTuple):
+    """Model of one agent."""
+
+    answerer: Answerer
+    """The model."""
+    trained: bool
+    """The agent is trained."""
+
+
 class LiveEpisode:
     """An open episode, as model APIs see it. It ends once, by `seal`. See docs/gateway.md."""
 
     def __init__(
         self,
         offer: EpisodeOffer,
+        attempt: Attempt,
         *,
-        attempt: int,
-        page: int,
-        digests: Mapping[str, bytes],
-        models: Mapping[str, Answerer],
-        trained: Collection[str],
-        temperature: float,
-        limits: EpisodeLimits,
+        agents: Mapping[str, AgentModel],
+        settings: GatewaySettings,
+        store: EpisodeStore,
         clock: Clock,
         tasks: anyio.abc.TaskGroup,
         opened: Callable[[], Awaitable[None]],
-        record: Callable[[int, int, bytes, Mapping[str, bytes]], Awaitable[None]],
-        records: Callable[[int], Awaitable[Sequence[bytes]]],
-        images: Callable[[Collection[str]], Awaitable[dict[str, bytes]]],
     ) -> None:
+        """Begin without calls.
+
+        :param attempt: its page in the journal and its keys.
+        :param agents: the model of each agent of the run.
+        :param tasks: task group of the calls.
+        :param opened: waits while calls are paused.
+        """
         self.offer = offer
-        """Its place."""
+        """Its offer."""
         self.attempt = attempt
-        """Number of the attempt."""
-        self.page = page
-        """Number of its page in the journal."""
-        self.digests = dict(digests)
-        """Digest of each agent's key."""
+        """Its attempt: its page in the journal and its keys."""
         self.sealed = False
         """It takes no more calls."""
         self.began = self.last_seen = clock.now()
@@ -110,19 +115,18 @@ class LiveEpisode:
         """Number of recorded answers."""
         self.tokens = 0
         """Number of recorded tokens."""
-        self._models = models
-        self._trained = frozenset(trained)
+        self.lost: tuple[str, ...] = ()
+        """Ids of the answers that no client received, once it is sealed."""
         self._memories = {
-            agent: AgentConversations(agent, trained=agent in self._trained) for agent in digests
+            agent: AgentConversations(agent, trained=agents[agent].trained) for agent in attempt.begin.digests
         }
-        self._temperature = temperature if offer.temperature is None else offer.temperature
-        self._limits = limits
+        self._temperature = settings.temperature if offer.temperature is None else offer.temperature
+        self._limits = settings.limits
+        self._agents = agents
+        self._store = store
         self._clock = clock
         self._tasks = tasks
         self._opened = opened
-        self._record = record
-        self._records = records
-        self._read_images = images
         self._image_bytes: dict[str, int] = {}
         """Sizes of the images that were recorded, by hash."""
         self._bytes = 0
@@ -132,9 +136,6 @@ class LiveEpisode:
         self._sent = anyio.Event()
         self._of_answer: dict[str, _RunningCall] = {}
         self._recent: deque[_RunningCall] = deque()
-        self._origins: Counter[str] = Counter()
-        self._trainable = 0
-        self._lost: list[str] = []
 
     @property
     def in_flight(self) -> int:
@@ -150,22 +151,19 @@ class LiveEpisode:
 
         Names of the other agents' models are accepted too: many programs use one name for all their agents.
         """
-        every = (
-            *self._models[agent].models,
-            *(name for model in self._models.values() for name in model.models),
-        )
-        return tuple(dict.fromkeys(every))
+        models = (self._agents[agent], *self._agents.values())
+        return tuple(dict.fromkeys(name for model in models for name in model.answerer.models))
 
     def overrides(self, agent: str, call: GatewayCall) -> tuple[str, ...]:
         """Return the sampling parameters of a request that the run replaces."""
-        return self._models[agent].overrides(call, self._temperature_of(agent))
+        return self._agents[agent].answerer.overrides(call, self._temperature_of(agent))
 
     async def conversation(self, agent: str, call: str) -> tuple[Message, ...] | None:
         """Return the messages of a recorded call with its answer; `None` if the agent made no such call."""
         chain = self._memories[agent].chain(call)
         if not chain:
             return None
-        return await to_thread.run_sync(_conversation, chain, await self._records(self.page))
+        return await to_thread.run_sync(_conversation, chain, await self._store.calls(self.attempt.page))
 
     def image_bytes(self, hash: str) -> int:
         """Return the size of an image of a recorded call."""
@@ -173,7 +171,7 @@ class LiveEpisode:
 
     async def images(self, hashes: Collection[str]) -> dict[str, bytes]:
         """Return images of recorded calls by hash."""
-        return await self._read_images(hashes)
+        return await self._store.images(hashes)
 
     async def count(self, agent: str, call: GatewayCall) -> int:
         """Return the number of tokens of a prompt.
@@ -183,7 +181,7 @@ class LiveEpisode:
         self._check_open()
         self.alive()
         await self._opened()
-        return await self._models[agent].count(call)
+        return await self._agents[agent].answerer.count(call)
 
     async def complete(
         self, agent: str, call: GatewayCall, retry: str, on_text: OnText | None = None
@@ -227,11 +225,8 @@ class LiveEpisode:
         if not self._sending:
             self._sent.set()
 
-    async def seal(self) -> int:
-        """End it: cancel running calls, refuse new ones, and wait for answers that are being sent.
-
-        :returns: the number of cancelled calls.
-        """
+    async def seal(self) -> EpisodeReceipt:
+        """End it: cancel running calls, refuse new ones, and wait for answers that are being sent."""
         self.sealed = True
         running = list(self._running)
         for call in running:
@@ -243,29 +238,17 @@ class LiveEpisode:
             with self._clock.deadline(DELIVERY_SECONDS):
                 if self._sending:
                     await self._sent.wait()
-        self._lost.clear()
-        for id, call in self._of_answer.items():
-            if not call.delivered:
-                self._lost.append(id)
+        self.lost = tuple(id for id, call in self._of_answer.items() if not call.delivered)
         answered = set(self._of_answer.values())
-        self._origins = Counter(origin for call in answered for origin in call.origins)
-        self._trainable = sum(call.trainable for call in answered if call.delivered)
-        return sum(call.cancelled for call in running)
-
-    def lost(self) -> tuple[str, ...]:
-        """Return the ids of the answers that no client received, once it is sealed."""
-        return tuple(self._lost)
-
-    def receipt(self, cancelled: int) -> EpisodeReceipt:
-        """Return the receipt, once it is sealed."""
+        forks = Counter(origin for call in answered for origin in call.origins)
         return EpisodeReceipt(
             episode=self.offer.id,
-            attempt=self.attempt,
+            attempt=self.attempt.number,
             calls=self.recorded,
-            tokens=self._trainable,
-            forks=dict(sorted(self._origins.items())),
+            tokens=sum(call.trainable for call in answered if call.delivered),
+            forks=dict(sorted(forks.items())),
             group=self.offer.group,
-            cancelled=cancelled,
+            cancelled=sum(call.cancelled for call in running),
         )
 
     def has_call(self, id: str) -> bool:
@@ -273,18 +256,21 @@ class LiveEpisode:
         return id in self._of_answer
 
     def _temperature_of(self, agent: str) -> float | None:
-        return self._temperature if agent in self._trained else None
+        return self._temperature if self._memories[agent].trained else None
 
     def _check_open(self) -> None:
         if self.sealed:
             raise ended_error()
 
     def _earlier(self, agent: str, digest: str) -> _RunningCall | None:
-        """Return the call that a retry repeats: of equal ones the newest that nobody waits for or has received."""
-        equal = [call for call in self._recent if call.digest == digest and call.agent == agent]
-        equal = [call for call in equal if call.error is None]
-        alone = [call for call in equal if not call.waiters and not call.delivered]
-        return (alone or equal or [None])[-1]
+        """Return the call that a retry repeats: the newest equal one that was neither awaited nor delivered, or the newest."""
+        equal = [
+            call
+            for call in self._recent
+            if call.digest == digest and call.agent == agent and call.error is None
+        ]
+        unclaimed = [call for call in equal if not call.waiters and not call.delivered]
+        return (unclaimed or equal or [None])[-1]
 
     def _start(self, agent: str, call: GatewayCall, digest: str, on_text: OnText | None) -> _RunningCall:
         limits = self._limits
@@ -295,15 +281,15 @@ class LiveEpisode:
                 code="too_many_calls_in_flight",
                 retry_after=_RETRY_SECONDS,
             )
-        for name, used, most in (
+        for name, used, limit in (
             ("calls", self._calls + call.answers - 1, limits.calls),
             ("tokens", self.tokens, limits.tokens),
             ("recorded_bytes", self._bytes, limits.recorded_bytes),
         ):
-            if used >= most:
+            if used >= limit:
                 raise GatewayError(
                     403,
-                    f"{name}: this episode has reached its limit of {most}; end it, or raise limits.{name}",
+                    f"{name}: this episode has reached its limit of {limit}; end it, or raise limits.{name}",
                     code=f"{name}_limit",
                 )
         self._calls += call.answers
@@ -312,15 +298,15 @@ class LiveEpisode:
         running = _RunningCall(agent, digest)
         self._running.add(running)
         self._recent.append(running)
-        if len(self._recent) > _REMEMBERED and self._recent[0].done.is_set():
+        if len(self._recent) > _MAX_RECENT and self._recent[0].done.is_set():
             oldest = self._recent.popleft()
             if not oldest.waiters:
                 # No retry finds it any more.
                 oldest.answers = []
-        self._tasks.start_soon(self._play, running, call, ids, running.stream_to(ids[0], on_text))
+        self._tasks.start_soon(self._answer, running, call, ids, running.stream_to(ids[0], on_text))
         return running
 
-    async def _play(
+    async def _answer(
         self,
         running: _RunningCall,
         call: GatewayCall,
@@ -333,7 +319,7 @@ class LiveEpisode:
             with running.scope:
                 await self._opened()
                 with self._traced(agent) as operation:
-                    found = await self._models[agent].answer(
+                    answered = await self._agents[agent].answerer.answer(
                         call,
                         self._memories[agent],
                         ids,
@@ -341,8 +327,8 @@ class LiveEpisode:
                         temperature=self._temperature_of(agent),
                         on_text=on_text,
                     )
-                    _describe(operation, [answer for answer, _ in found])
-                await self._keep(running, found, call.images)
+                    _describe(operation, [answer for answer, _ in answered])
+                await self._record(running, answered, call.images)
         except GatewayError as error:
             running.error = error
         except ModelFailure as failure:
@@ -363,17 +349,17 @@ class LiveEpisode:
     def _traced(self, agent: str) -> Operation:
         """Return the operation of a call, in the trace of the episode."""
         return gateway_operation(
-            self._models[agent].models[0],
+            self._agents[agent].answerer.models[0],
             agent,
-            episode=f"{self.offer.id}/{self.attempt}",
+            episode=f"{self.offer.id}/{self.attempt.number}",
             task=self.offer.task.id,
-            key=b"".join(self.digests.values()).hex(),
+            key=b"".join(self.attempt.begin.digests.values()).hex(),
         )
 
-    async def _keep(
+    async def _record(
         self,
         running: _RunningCall,
-        found: Sequence[tuple[Completion[None], RecordedCall]],
+        answered: Sequence[tuple[Completion[None], RecordedCall]],
         images: Mapping[str, bytes],
     ) -> None:
         with anyio.CancelScope(shield=True):
@@ -381,18 +367,18 @@ class LiveEpisode:
             new = {hash: data for hash, data in images.items() if hash not in self._image_bytes}
             self._image_bytes |= {hash: len(data) for hash, data in new.items()}
             self._bytes += sum(map(len, new.values()))
-            for _, record in found:
+            for _, record in answered:
                 body = _encode(record)
                 self.recorded += 1
                 self._bytes += len(body)
-                await self._record(self.page, self.recorded, body, new)
+                await self._store.add_call(self.attempt.page, self.recorded, body, new)
                 new = {}
                 if record.tokens is not None:
                     self.tokens += len(record.tokens.prompt) + len(record.tokens.sampled)
                     running.trainable += len(record.tokens.sampled) if record.trained else 0
                 self._of_answer[record.id] = running
-        running.origins = tuple(record.origin.value for _, record in found)
-        running.answers = [answer for answer, _ in found]
+        running.origins = tuple(record.origin.value for _, record in answered)
+        running.answers = [answer for answer, _ in answered]
 
 
 def _describe(operation: Operation, answers: Sequence[Completion[None]]) -> None:

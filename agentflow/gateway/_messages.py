@@ -1,4 +1,4 @@
-"""Messages API of the gateway, in Anthropic's format."""
+"""Messages API, in Anthropic's format."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -7,12 +7,14 @@ from typing import Any, ClassVar, Literal
 import msgspec
 from msgspec import Struct
 
-from agentflow.gateway._chat import unsupported
-from agentflow.gateway._conversation import ConversationBuilder, texts_of, tool_call, tool_spec
 from agentflow.gateway._dialect import (
-    Arrival,
+    ConversationBuilder,
     ParsedRequest,
+    RequestContext,
+    RequestImages,
     StrictBody,
+    arguments_object,
+    cached_tokens,
     checked,
     convert,
     decode,
@@ -20,12 +22,18 @@ from agentflow.gateway._dialect import (
     event,
     extra_sampling,
     invalid,
+    texts_of,
+    tool_call,
+    tool_spec,
+    total_usage,
+    unsent,
+    unsupported,
 )
-from agentflow.gateway._images import RequestImages
-from agentflow.gateway._messages_reply import MessagesReply
 from agentflow.gateway._types import GatewayCall, GatewayError
-from agentflow.models import ImagePart, Sampling, TextPart, ToolCall, ToolSpec
+from agentflow.models import Completion, ImagePart, Sampling, TextPart, ToolCall, ToolSpec
 
+_SIGNATURE = "agentflow"
+"""Signature of thinking; clients send it back unchanged."""
 _BILLING = "x-anthropic-billing-header:", re.compile(r"^x-anthropic-billing-header:.*\n?", re.MULTILINE)
 _TOTAL_TOKENS = (
     "<total_tokens>",
@@ -203,28 +211,27 @@ _BODY = (
 class MessagesApi:
     """Messages: `/v1/messages` and `/v1/messages/count_tokens`."""
 
-    def parse(self, body: bytes, arrival: Arrival) -> ParsedRequest:
+    def parse(self, body: bytes, context: RequestContext) -> ParsedRequest:
         """Parse the body of a request."""
-        parsed = self.parse_prompt(body, arrival)
-        call = parsed.call
-        if call.sampling.max_tokens is None:
+        parsed = self.parse_prompt(body, context)
+        if parsed.call.sampling.max_tokens is None:
             raise invalid("max_tokens is missing; add it")
         return parsed
 
-    def parse_prompt(self, body: bytes, arrival: Arrival) -> ParsedRequest:
+    def parse_prompt(self, body: bytes, context: RequestContext) -> ParsedRequest:
         """Parse the body of a request whose tokens are only counted: it needs no `max_tokens`."""
-        del arrival
-        given = decode(body, _DECODER, _BODY)
-        ignored = [*given.ignored(), *_ignored_inside(given)]
+        del context
+        request = decode(body, _DECODER, _BODY)
+        ignored = [*request.ignored(), *_ignored_inside(request)]
         lines = _VolatileLines()
         builder = ConversationBuilder()
-        _add_system(builder, given.system, lines)
-        for number, message in enumerate(given.messages):
+        _add_system(builder, request.system, lines)
+        for number, message in enumerate(request.messages):
             _add_message(builder, message, f"messages[{number}]", lines)
-        if not given.messages or builder.messages[-1].role == "assistant":
+        if not request.messages or builder.messages[-1].role == "assistant":
             raise invalid("messages: the last one must be the user's; an answer can't be prefilled")
-        tools = list(_tools(given.tools or [], ignored))
-        choice, output = given.tool_choice, given.output_config
+        tools = list(_tools(request.tools or [], ignored))
+        choice, output = request.tool_choice, request.output_config
         call = GatewayCall(
             dialect="messages",
             messages=builder.messages,
@@ -232,19 +239,19 @@ class MessagesApi:
             tools=tuple(tools),
             tool_choice=_choice(choice) if choice else "auto",
             sampling=Sampling(
-                temperature=given.temperature,
-                top_p=given.top_p,
-                max_tokens=given.max_tokens,
-                stop=tuple(given.stop_sequences or ()),
-                extra=extra_sampling(given),
+                temperature=request.temperature,
+                top_p=request.top_p,
+                max_tokens=request.max_tokens,
+                stop=tuple(request.stop_sequences or ()),
+                extra=extra_sampling(request),
             ),
             schema=output.format.schema if output and output.format else None,
-            template=given.chat_template_kwargs or {},
-            stream=bool(given.stream),
+            template=request.chat_template_kwargs or {},
+            stream=bool(request.stream),
             removed=lines.removed,
         )
-        reply = MessagesReply(given.model)
-        return ParsedRequest(call=checked(call), model=given.model, reply=reply, ignored=tuple(ignored))
+        reply = MessagesReply(request.model)
+        return ParsedRequest(call=checked(call), model=request.model, reply=reply, ignored=tuple(ignored))
 
     def failure(self, error: GatewayError) -> bytes:
         """Return the body of an error."""
@@ -265,26 +272,26 @@ class _VolatileLines:
         """Return the texts without such lines; a text that has no other line is left out."""
         kept: list[str] = []
         for text in texts:
-            found, rest = 0, text
+            removed, rest = 0, text
             for mark, pattern in lines:
                 if mark in rest:
                     rest, number = pattern.subn("", rest)
-                    found += number
-            self.removed += found
-            if rest or not found:
+                    removed += number
+            self.removed += removed
+            if rest or not removed:
                 kept.append(rest)
         return kept
 
 
-def _ignored_inside(given: MessagesBody) -> Iterator[str]:
-    if given.output_config is not None:
-        fields = {"effort": given.output_config.effort, "task_budget": given.output_config.task_budget}
+def _ignored_inside(request: MessagesBody) -> Iterator[str]:
+    if request.output_config is not None:
+        fields = {"effort": request.output_config.effort, "task_budget": request.output_config.task_budget}
         yield from (f"output_config.{name}" for name, value in fields.items() if value is not None)
-    contents = (message.content for message in given.messages)
+    contents = (message.content for message in request.messages)
     blocks = (block for content in contents if not isinstance(content, str) for block in content)
     if any(isinstance(block, _RedactedThinking) for block in blocks):
         yield "messages.redacted_thinking"
-    if given.tool_choice is not None and given.tool_choice.disable_parallel_tool_use:
+    if request.tool_choice is not None and request.tool_choice.disable_parallel_tool_use:
         yield "tool_choice.disable_parallel_tool_use"
 
 
@@ -306,14 +313,14 @@ def _add_system(
 
 
 def _add_message(
-    builder: ConversationBuilder, message: _AnthropicMessage, place: str, lines: _VolatileLines
+    builder: ConversationBuilder, message: _AnthropicMessage, path: str, lines: _VolatileLines
 ) -> None:
     blocks: list[_Block] = (
         [_TextBlock(text=message.content)] if isinstance(message.content, str) else message.content
     )
     if message.role == "system":
         _add_system(
-            builder, [_TextBlock(text=text) for text in texts_of(_parts(blocks, f"{place}.content"))], lines
+            builder, [_TextBlock(text=text) for text in texts_of(_parts(blocks, f"{path}.content"))], lines
         )
     elif message.role == "assistant":
         calls: list[ToolCall] = []
@@ -329,14 +336,14 @@ def _add_message(
                     # Opaque: no model but the one that wrote it can read it.
                     pass
                 case _:
-                    texts += texts_of(_parts([block], f"{place}.content", start=number))
+                    texts += texts_of(_parts([block], f"{path}.content", start=number))
         builder.add_answer(texts or [""], calls, "".join(thoughts))
     else:
-        _add_user(builder, blocks, f"{place}.content", lines)
+        _add_user(builder, blocks, f"{path}.content", lines)
 
 
 def _add_user(
-    builder: ConversationBuilder, blocks: Sequence[_Block], place: str, lines: _VolatileLines
+    builder: ConversationBuilder, blocks: Sequence[_Block], path: str, lines: _VolatileLines
 ) -> None:
     images = builder.images
     parts: list[TextPart | ImagePart] = []
@@ -347,10 +354,10 @@ def _add_user(
             shown = (
                 [_TextBlock(text=block.content)] if isinstance(block.content, str) else block.content or []
             )
-            said = _parts(shown, f"{place}[{number}].content", images)
-            builder.add_result(block.tool_use_id, list(said), failed=bool(block.is_error))
+            result = _parts(shown, f"{path}[{number}].content", images)
+            builder.add_result(block.tool_use_id, list(result), failed=bool(block.is_error))
             continue
-        for part in _parts([block], place, images, start=number):
+        for part in _parts([block], path, images, start=number):
             if isinstance(part, TextPart):
                 parts += map(TextPart, lines.strip([part.text], _TOTAL_TOKENS))
             else:
@@ -360,7 +367,7 @@ def _add_user(
 
 
 def _parts(
-    blocks: Sequence[object], place: str, images: RequestImages | None = None, *, start: int = 0
+    blocks: Sequence[object], path: str, images: RequestImages | None = None, *, start: int = 0
 ) -> Iterator[TextPart | ImagePart]:
     for number, block in enumerate(blocks, start):
         match block:
@@ -369,32 +376,32 @@ def _parts(
             case _ToolReference():
                 yield TextPart(f"Tool: {block.tool_name}")
             case _ImageBlock(source=_Base64Source() as source) if images is not None:
-                yield images.add_base64(source.media_type, source.data, f"{place}[{number}].source")
+                yield images.add_base64(source.media_type, source.data, f"{path}[{number}].source")
             case _ImageBlock() if images is not None:
                 raise invalid(
-                    f"{place}[{number}].source: the gateway fetches no address and has no files; send the image in base64",
+                    f"{path}[{number}].source: the gateway fetches no address and has no files; send the image in base64",
                     "image_address",
                 )
             case _ImageBlock() | _DocumentBlock() | _SearchResultBlock():
-                raise unsupported(block, f"{place}[{number}]")
+                raise unsupported(block, f"{path}[{number}]")
             case _:
                 raise invalid(
-                    f"{place}[{number}]: such a block can't be in this message", "unsupported_content"
+                    f"{path}[{number}]: such a block can't be in this message", "unsupported_content"
                 )
 
 
-def _tools(given: list[dict[str, Any]], ignored: list[str]) -> Iterator[ToolSpec]:
-    for number, raw in enumerate(given):
-        place, kind = f"tools[{number}]", raw.get("type")
+def _tools(tools: list[dict[str, Any]], ignored: list[str]) -> Iterator[ToolSpec]:
+    for number, raw in enumerate(tools):
+        path, kind = f"tools[{number}]", raw.get("type")
         if kind not in (None, "custom"):
             if str(kind).startswith(_CLIENT_TOOLS):
                 raise invalid(
-                    f"{place}.type: {kind} is not supported; describe the tool with name and input_schema"
+                    f"{path}.type: {kind} is not supported; describe the tool with name and input_schema"
                 )
             ignored.append(f"tools.{kind}")
             continue
-        tool = convert(raw, list[_AnthropicTool], place, (_AnthropicTool,))
-        yield tool_spec(tool.name, tool.description, tool.input_schema, place)
+        tool = convert(raw, list[_AnthropicTool], path, (_AnthropicTool,))
+        yield tool_spec(tool.name, tool.description, tool.input_schema, path)
 
 
 def _failure(error: GatewayError) -> dict[str, Any]:
@@ -404,3 +411,102 @@ def _failure(error: GatewayError) -> dict[str, Any]:
     }  # fmt: skip
     kind = kinds.get(error.status, "invalid_request_error" if error.status < 500 else "api_error")
     return {"type": "error", "error": {"type": kind, "message": error.message}}
+
+
+class MessagesReply:
+    """Writes the answer to one request."""
+
+    ping = event({"type": "ping"}, "ping")
+
+    def __init__(self, model: str) -> None:
+        self._model = model
+        self._sent = ""
+        self._index = 0
+
+    def body(self, answers: Sequence[Completion[None]]) -> bytes:
+        """Return the body of a response without events."""
+        answer = answers[0]
+        message = self._message(answer.id, list(_content(answer, answer.text)), _usage(answers))
+        return encode({**message, **_stopped(answer)})
+
+    def opening(self, answer: str) -> Iterator[bytes]:
+        """Yield the first events."""
+        message = self._message(answer, [], {"input_tokens": 0, "output_tokens": 0})
+        yield _event("message_start", message=message)
+        yield self.ping
+
+    def piece(self, text: str) -> Iterator[bytes]:
+        """Yield the events of a piece of text."""
+        if not self._sent:
+            yield _event("content_block_start", index=0, content_block={"type": "text", "text": ""})
+        self._sent += text
+        yield _event("content_block_delta", index=0, delta={"type": "text_delta", "text": text})
+
+    def ending(self, answers: Sequence[Completion[None]]) -> Iterator[bytes]:
+        """Yield all events that were not sent yet."""
+        answer = answers[0]
+        rest = unsent(answer, self._sent)
+        if self._sent:
+            if rest:
+                yield from self.piece(rest)
+            yield _event("content_block_stop", index=0)
+            self._index, rest = 1, ""
+        for block in _content(answer, rest, begun=bool(self._sent)):
+            yield from self._block(block)
+        usage = _usage(answers)
+        yield _event("message_delta", delta=_stopped(answer), usage=usage)
+        yield _event("message_stop")
+
+    def _block(self, block: dict[str, Any]) -> Iterator[bytes]:
+        index, self._index = self._index, self._index + 1
+        empty: dict[str, dict[str, Any]] = {
+            "text": {"text": ""},
+            "thinking": {"thinking": "", "signature": ""},
+            "tool_use": {"input": {}},
+        }
+        yield _event("content_block_start", index=index, content_block={**block, **empty[block["type"]]})
+        deltas: dict[str, list[dict[str, Any]]] = {
+            "text": [{"type": "text_delta", "text": block.get("text")}],
+            "thinking": [
+                {"type": "thinking_delta", "thinking": block.get("thinking")},
+                {"type": "signature_delta", "signature": _SIGNATURE},
+            ],
+            "tool_use": [{"type": "input_json_delta", "partial_json": encode(block.get("input")).decode()}],
+        }
+        for delta in deltas[block["type"]]:
+            yield _event("content_block_delta", index=index, delta=delta)
+        yield _event("content_block_stop", index=index)
+
+    def _message(self, answer: str, content: list[dict[str, Any]], usage: dict[str, Any]) -> dict[str, Any]:
+        head = {"id": f"msg_{answer}", "type": "message", "role": "assistant", "model": self._model}
+        return {**head, "content": content, "stop_reason": None, "stop_sequence": None, "usage": usage}
+
+
+def _event(name: str, /, **fields: object) -> bytes:
+    return event({"type": name, **fields}, name)
+
+
+def _content(answer: Completion[None], text: str, *, begun: bool = False) -> Iterator[dict[str, Any]]:
+    if answer.reasoning:
+        yield {"type": "thinking", "thinking": answer.reasoning, "signature": _SIGNATURE}
+    if text or not (answer.calls or begun):
+        yield {"type": "text", "text": text}
+    for call in answer.calls:
+        yield {"type": "tool_use", "id": call.id, "name": call.name, "input": arguments_object(call)}
+
+
+def _stopped(answer: Completion[None]) -> dict[str, Any]:
+    reasons = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use"}
+    if answer.stop and answer.finish == "stop":
+        return {"stop_reason": "stop_sequence", "stop_sequence": answer.stop}
+    return {"stop_reason": reasons[answer.finish], "stop_sequence": None}
+
+
+def _usage(answers: Sequence[Completion[None]]) -> dict[str, Any]:
+    used, cached = total_usage(answers), cached_tokens(answers)
+    return {
+        "input_tokens": used.prompt_tokens - cached,
+        "cache_creation_input_tokens": 0,
+        "cache_read_input_tokens": cached,
+        "output_tokens": used.completion_tokens,
+    }

@@ -22,7 +22,7 @@ from agentflow.actors import ChildSpec, Process, Restart, RestartLimitReached, S
 from agentflow.errors import RunStopped, StopCause
 from agentflow.gateway._answers import Answerer, ExactAnswerer, PlainAnswerer, RecordingAnswerer
 from agentflow.gateway._episodes import EpisodeRegistry
-from agentflow.gateway._server import MOST_REQUESTS, ModelRoutes, gateway_app
+from agentflow.gateway._server import MAX_REQUESTS, ModelRoutes, gateway_app
 from agentflow.gateway._settings import AgentSettings, GatewaySettings, UpstreamSettings, own_host, url_host
 from agentflow.gateway._store import EpisodeStore
 from agentflow.gateway._swarm_routes import add_swarm_routes
@@ -193,9 +193,11 @@ async def run_gateway(settings: GatewaySettings, started: "anyio.Event | None" =
         )
         names = (*settings.hosts, urlsplit(public).netloc) if public else settings.hosts
         hosts = (*names, "127.0.0.1", "localhost") if names else ()
-        most = max(MOST_REQUESTS, 4 * settings.limits.in_flight)
         routes = ModelRoutes(
-            registry, max_body=settings.body_bytes, most_requests=most, any_model=settings.any_model
+            registry,
+            max_body=settings.body_bytes,
+            max_requests=max(MAX_REQUESTS, 4 * settings.limits.in_flight),
+            any_model=settings.any_model,
         )
         app = gateway_app(routes, settings.host, hosts)
         add_swarm_routes(app, registry, settings)

@@ -1,18 +1,20 @@
-"""Responses API of the gateway."""
+"""Responses API of OpenAI."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Literal
 
 import msgspec
 from msgspec import Struct, field
 
 from agentflow._typeguards import is_object
-from agentflow.gateway._chat import unsupported
-from agentflow.gateway._conversation import ConversationBuilder, texts_of, tool_call, tool_spec
 from agentflow.gateway._dialect import (
-    Arrival,
+    ConversationBuilder,
     ParsedRequest,
+    RequestContext,
+    RequestImages,
     StrictBody,
+    arguments_text,
+    cached_tokens,
     checked,
     convert,
     decode,
@@ -21,11 +23,15 @@ from agentflow.gateway._dialect import (
     extra_sampling,
     invalid,
     openai_failure,
+    texts_of,
+    tool_call,
+    tool_spec,
+    total_usage,
+    unsent,
+    unsupported,
 )
-from agentflow.gateway._images import RequestImages
-from agentflow.gateway._responses_reply import ResponseFields, ResponsesReply, ResponseTool
 from agentflow.gateway._types import GatewayCall, GatewayError
-from agentflow.models import ImagePart, Sampling, TextPart, ToolSpec
+from agentflow.models import Completion, ImagePart, Sampling, TextPart, ToolCall, ToolSpec
 
 _NAMESPACE = "__"
 """Separator of a namespace and the name of a tool in it."""
@@ -245,24 +251,33 @@ _ITEMS = (
 )
 
 
+class _ResponseTool(Struct, frozen=True):
+    """A tool as the client knows it."""
+
+    name: str
+    namespace: str = ""
+    custom: bool = False
+    """Its input is text, not an object."""
+
+
 class ResponsesApi:
     """Responses: `/v1/responses`."""
 
-    def parse(self, body: bytes, arrival: Arrival) -> ParsedRequest:
+    def parse(self, body: bytes, context: RequestContext) -> ParsedRequest:
         """Parse the body of a request."""
-        given = decode(body, _DECODER, _BODY)
-        ignored = list(given.ignored())
-        if given.text is not None and given.text.verbosity is not None:
+        request = decode(body, _DECODER, _BODY)
+        ignored = list(request.ignored())
+        if request.text is not None and request.text.verbosity is not None:
             ignored.append("text.verbosity")
         builder = ConversationBuilder()
-        if given.instructions:
-            builder.add_system([given.instructions])
+        if request.instructions:
+            builder.add_system([request.instructions])
         leading = len(builder.messages)
-        _add_input(builder, given.input, ignored)
-        known: dict[str, ResponseTool] = {}
-        tools = tuple(_tools(given.tools or [], ignored, known))
-        continues, skipped = _continued(given.previous_response_id or "", arrival.tag)
-        choice = given.tool_choice
+        _add_input(builder, request.input, ignored)
+        tools_by_name: dict[str, _ResponseTool] = {}
+        tools = tuple(_tools(request.tools or [], ignored, tools_by_name))
+        continues, skipped = _continued(request.previous_response_id or "", context.tag)
+        choice = request.tool_choice
         call = GatewayCall(
             dialect="responses",
             messages=builder.messages,
@@ -270,20 +285,20 @@ class ResponsesApi:
             tools=tools,
             tool_choice=choice.name if isinstance(choice, _ChosenTool) else choice or "auto",
             sampling=Sampling(
-                temperature=given.temperature,
-                top_p=given.top_p,
-                max_tokens=given.max_output_tokens,
-                extra=extra_sampling(given),
+                temperature=request.temperature,
+                top_p=request.top_p,
+                max_tokens=request.max_output_tokens,
+                extra=extra_sampling(request),
             ),
-            schema=_schema(given.text),
-            template=given.chat_template_kwargs or {},
+            schema=_schema(request.text),
+            template=request.chat_template_kwargs or {},
             continues=continues,
-            stream=bool(given.stream),
+            stream=bool(request.stream),
         )
         return ParsedRequest(
             call=checked(call),
-            model=given.model,
-            reply=ResponsesReply(_repeated(given), arrival, known),
+            model=request.model,
+            reply=ResponsesReply(request, context, tools_by_name),
             ignored=tuple(ignored),
             leading=leading,
             skipped=skipped,
@@ -296,8 +311,8 @@ class ResponsesApi:
     def failure_event(self, error: GatewayError) -> bytes:
         """Return the event of an error."""
         # `openai` raises an error only for an object `error`.
-        told = {"code": error.code or None, "message": error.message, "param": None, "sequence_number": 0}
-        return event({"type": "error", **told, **openai_failure(error)}, "error")
+        fields = {"code": error.code or None, "message": error.message, "param": None, "sequence_number": 0}
+        return event({"type": "error", **fields, **openai_failure(error)}, "error")
 
 
 def _continued(response: str, tag: str) -> tuple[str, int]:
@@ -318,14 +333,14 @@ def no_response(response: str) -> GatewayError:
 
 
 def _add_input(
-    builder: ConversationBuilder, given: str | list[dict[str, Any]] | None, ignored: list[str]
+    builder: ConversationBuilder, items: str | list[dict[str, Any]] | None, ignored: list[str]
 ) -> None:
-    if isinstance(given, str):
-        return builder.add_user([TextPart(given)])
+    if isinstance(items, str):
+        return builder.add_user([TextPart(items)])
     reasoning = ""
-    for number, raw in enumerate(given or ()):
-        place = f"input[{number}]"
-        item = convert(raw if "type" in raw else {**raw, "type": "message"}, list[_Item], place, _ITEMS)
+    for number, raw in enumerate(items or ()):
+        path = f"input[{number}]"
+        item = convert(raw if "type" in raw else {**raw, "type": "message"}, list[_Item], path, _ITEMS)
         match item:
             case _Reasoning():
                 reasoning = "".join(thought.text for thought in item.content or item.summary or ())
@@ -333,12 +348,12 @@ def _add_input(
                     ignored.append("input.encrypted_content")
                 continue
             case _MessageItem(role="assistant"):
-                said = texts_of(_parts(item.content, f"{place}.content"))
-                builder.add_answer(said or [""], (), reasoning)
+                texts = texts_of(_parts(item.content, f"{path}.content"))
+                builder.add_answer(texts or [""], (), reasoning)
             case _MessageItem(role="user"):
-                builder.add_user(list(_parts(item.content, f"{place}.content", builder.images)))
+                builder.add_user(list(_parts(item.content, f"{path}.content", builder.images)))
             case _MessageItem():
-                builder.add_system(texts_of(_parts(item.content, f"{place}.content")))
+                builder.add_system(texts_of(_parts(item.content, f"{path}.content")))
             case _FunctionCall():
                 call = tool_call(item.call_id, _flat(item.namespace, item.name), item.arguments)
                 builder.add_answer([], [call], reasoning, extend=True)
@@ -346,13 +361,13 @@ def _add_input(
                 call = tool_call(item.call_id, _flat(item.namespace, item.name), {"input": item.input})
                 builder.add_answer([], [call], reasoning, extend=True)
             case _FunctionOutput() | _CustomOutput():
-                parts = _parts(item.output, f"{place}.output", builder.images)
+                parts = _parts(item.output, f"{path}.output", builder.images)
                 builder.add_result(item.call_id, list(parts))
         reasoning = ""
 
 
 def _parts(
-    content: _Content, place: str, images: RequestImages | None = None
+    content: _Content, path: str, images: RequestImages | None = None
 ) -> Iterator[TextPart | ImagePart]:
     for number, part in enumerate([_InputText(text=content)] if isinstance(content, str) else content):
         match part:
@@ -361,12 +376,12 @@ def _parts(
             case _OutputRefusal():
                 yield TextPart(part.refusal)
             case _InputImage(image_url=str(url), file_id=None) if images is not None:
-                yield images.add_url(url, f"{place}[{number}].image_url")
+                yield images.add_url(url, f"{path}[{number}].image_url")
             case _InputImage() if images is not None:
                 remedy = "the gateway has no files; send the image as data:image/png;base64,…"
-                raise invalid(f"{place}[{number}].image_url: {remedy}", "image_address")
+                raise invalid(f"{path}[{number}].image_url: {remedy}", "image_address")
             case _:
-                raise unsupported(part, f"{place}[{number}]")
+                raise unsupported(part, f"{path}[{number}]")
 
 
 def _flat(namespace: str | None, name: str) -> str:
@@ -374,27 +389,27 @@ def _flat(namespace: str | None, name: str) -> str:
 
 
 def _tools(
-    given: list[dict[str, Any]], ignored: list[str], known: dict[str, ResponseTool]
+    tools: list[dict[str, Any]], ignored: list[str], tools_by_name: dict[str, _ResponseTool]
 ) -> Iterator[ToolSpec]:
-    for number, raw in enumerate(given):
-        place, kind = f"tools[{number}]", str(raw.get("type"))
+    for number, raw in enumerate(tools):
+        path, kind = f"tools[{number}]", str(raw.get("type"))
         if kind.startswith(_CLIENT_TOOLS):
-            raise invalid(f"{place}.type: {kind} is not supported; describe the tool as a function")
+            raise invalid(f"{path}.type: {kind} is not supported; describe the tool as a function")
         if kind not in ("function", "custom", "namespace"):
             ignored.append(f"tools.{kind}")
             continue
         tool = convert(
             raw,
             list[_FunctionTool | _CustomTool | _NamespaceTool],
-            place,
+            path,
             (_FunctionTool, _CustomTool, _NamespaceTool),
         )
         space = tool.name if isinstance(tool, _NamespaceTool) else ""
-        for one in tool.tools if isinstance(tool, _NamespaceTool) else (tool,):
-            name, custom = _flat(space, one.name), isinstance(one, _CustomTool)
-            known[name] = ResponseTool(one.name, space, custom)
-            schema = one.parameters if isinstance(one, _FunctionTool) else _CUSTOM
-            yield tool_spec(name, one.description, schema, place)
+        for spec in tool.tools if isinstance(tool, _NamespaceTool) else (tool,):
+            name = _flat(space, spec.name)
+            tools_by_name[name] = _ResponseTool(spec.name, space, custom=isinstance(spec, _CustomTool))
+            schema = spec.parameters if isinstance(spec, _FunctionTool) else _CUSTOM
+            yield tool_spec(name, spec.description, schema, path)
 
 
 _CUSTOM: dict[str, Any] = {
@@ -415,16 +430,165 @@ def _schema(text: _TextConfig | None) -> dict[str, Any] | None:
     return text.format.schema
 
 
-def _repeated(given: ResponsesBody) -> ResponseFields:
-    return ResponseFields(
-        instructions=given.instructions,
-        max_output_tokens=given.max_output_tokens,
-        metadata=given.metadata if is_object(given.metadata) else {},
-        model=given.model,
-        previous_response_id=given.previous_response_id,
-        temperature=given.temperature,
-        format=given.text.format if given.text and given.text.format else {"type": "text"},
-        tool_choice=given.tool_choice,
-        tools=given.tools,
-        top_p=given.top_p,
-    )
+def _response_id(answer: str, tag: str, instructed: bool) -> str:
+    """Return the id of a response. It tells if the first message is instructions, which do not apply to later requests."""
+    return f"resp_{tag}_{answer}{'_i' if instructed else ''}"
+
+
+class ResponsesReply:
+    """Writes the answer to one request."""
+
+    ping = b": ping\n\n"
+
+    def __init__(
+        self, request: ResponsesBody, context: RequestContext, tools_by_name: Mapping[str, _ResponseTool]
+    ) -> None:
+        """Store the request.
+
+        :param tools_by_name: tools by the names that the model sees.
+        """
+        self._request = request
+        self._context = context
+        self._tools_by_name = tools_by_name
+        self._answer = ""
+        self._sent = ""
+        self._number = 0
+
+    def body(self, answers: Sequence[Completion[None]]) -> bytes:
+        """Return the body of a response without events."""
+        self._answer = answers[0].id
+        return encode(self._finished(answers))
+
+    def opening(self, answer: str) -> Iterator[bytes]:
+        """Yield the first events."""
+        self._answer = answer
+        response = self._response("in_progress", [])
+        yield self._event("response.created", response=response)
+        yield self._event("response.in_progress", response=response)
+
+    def piece(self, text: str) -> Iterator[bytes]:
+        """Yield the events of a piece of text."""
+        position = {"item_id": f"msg_{self._answer}", "output_index": 0, "content_index": 0}
+        if not self._sent:
+            yield from self._begin(0, self._message("", "in_progress"), _output_text(""))
+        self._sent += text
+        yield self._event("response.output_text.delta", **position, delta=text, logprobs=[])
+
+    def ending(self, answers: Sequence[Completion[None]]) -> Iterator[bytes]:
+        """Yield all events that were not sent yet."""
+        answer, finished = answers[0], self._finished(answers)
+        rest = unsent(answer, self._sent)
+        for index, item in enumerate(finished["output"]):
+            position = {"item_id": item["id"], "output_index": index}
+            match item["type"]:
+                case "reasoning":
+                    thought = {"type": "reasoning_text", "text": answer.reasoning}
+                    yield from self._begin(index, {**item, "content": []}, {**thought, "text": ""})
+                    at = {**position, "content_index": 0}
+                    yield self._event("response.reasoning_text.delta", **at, delta=answer.reasoning)
+                    yield self._event("response.reasoning_text.done", **at, text=answer.reasoning)
+                    yield self._event("response.content_part.done", **at, part=thought)
+                case "message":
+                    if not self._sent:
+                        yield from self._begin(index, self._message("", "in_progress"), _output_text(""))
+                    at = {**position, "content_index": 0}
+                    if rest:
+                        yield self._event("response.output_text.delta", **at, delta=rest, logprobs=[])
+                    yield self._event("response.output_text.done", **at, text=answer.text, logprobs=[])
+                    yield self._event("response.content_part.done", **at, part=_output_text(answer.text))
+                case "custom_tool_call":
+                    yield from self._begin(index, {**item, "input": "", "status": "in_progress"})
+                    name = "response.custom_tool_call_input"
+                    yield self._event(f"{name}.delta", **position, delta=item["input"])
+                    yield self._event(f"{name}.done", **position, input=item["input"])
+                case _:
+                    yield from self._begin(index, {**item, "arguments": "", "status": "in_progress"})
+                    name, written = "response.function_call_arguments", item["arguments"]
+                    yield self._event(f"{name}.delta", **position, delta=written)
+                    yield self._event(f"{name}.done", **position, name=item["name"], arguments=written)
+            yield self._event("response.output_item.done", output_index=index, item=item)
+        yield self._event(f"response.{finished['status']}", response=finished)
+
+    def _begin(self, index: int, item: dict[str, Any], part: dict[str, Any] | None = None) -> Iterator[bytes]:
+        empty: dict[str, Any] = {**item, "content": []} if part is not None else item
+        yield self._event("response.output_item.added", output_index=index, item=empty)
+        if part is not None:
+            position = {"item_id": item["id"], "output_index": index, "content_index": 0}
+            yield self._event("response.content_part.added", **position, part=part)
+
+    def _event(self, name: str, /, **fields: object) -> bytes:
+        number, self._number = self._number, self._number + 1
+        return event({"type": name, "sequence_number": number, **fields}, name)
+
+    def _finished(self, answers: Sequence[Completion[None]]) -> dict[str, Any]:
+        answer = answers[0]
+        cut = answer.finish == "length"
+        response = self._response("incomplete" if cut else "completed", list(self._output(answer)))
+        response["incomplete_details"] = {"reason": "max_output_tokens"} if cut else None
+        used = total_usage(answers)
+        response["usage"] = {
+            "input_tokens": used.prompt_tokens,
+            "input_tokens_details": {"cached_tokens": cached_tokens(answers), "cache_write_tokens": 0},
+            "output_tokens": used.completion_tokens,
+            "output_tokens_details": {"reasoning_tokens": 0},
+            "total_tokens": used.prompt_tokens + used.completion_tokens,
+        }
+        return response
+
+    def _output(self, answer: Completion[None]) -> Iterator[dict[str, Any]]:
+        status = "incomplete" if answer.finish == "length" else "completed"
+        if answer.reasoning:
+            thoughts = [{"type": "reasoning_text", "text": answer.reasoning}]
+            yield {"type": "reasoning", "id": f"rs_{answer.id}", "summary": [], "content": thoughts}
+        if answer.text or not answer.calls:
+            yield self._message(answer.text, status)
+        for call in answer.calls:
+            yield self._call(call, status)
+
+    def _message(self, text: str, status: str) -> dict[str, Any]:
+        head = {"type": "message", "id": f"msg_{self._answer}", "role": "assistant", "status": status}
+        return {**head, "content": [_output_text(text)]}
+
+    def _call(self, call: ToolCall, status: str) -> dict[str, Any]:
+        tool = self._tools_by_name.get(call.name, _ResponseTool(call.name))
+        space = {"namespace": tool.namespace} if tool.namespace else {}
+        head = {"call_id": call.id, "name": tool.name, **space, "status": status}
+        if tool.custom:
+            text = (call.arguments or {}).get("input")
+            written = text if isinstance(text, str) else arguments_text(call)
+            return {"type": "custom_tool_call", "id": f"ctc_{call.id}", **head, "input": written}
+        return {"type": "function_call", "id": f"fc_{call.id}", **head, "arguments": arguments_text(call)}
+
+    def _response(self, status: str, output: list[dict[str, Any]]) -> dict[str, Any]:
+        request = self._request
+        return {
+            "id": _response_id(self._answer, self._context.tag, bool(request.instructions)),
+            "object": "response",
+            "created_at": self._context.created,
+            "status": status,
+            "background": False,
+            "error": None,
+            "incomplete_details": None,
+            "instructions": request.instructions,
+            "max_output_tokens": request.max_output_tokens,
+            "metadata": request.metadata if is_object(request.metadata) else {},
+            "model": request.model,
+            "output": output,
+            "parallel_tool_calls": True,
+            "previous_response_id": request.previous_response_id,
+            "reasoning": {"effort": None, "summary": None},
+            "store": False,
+            "temperature": request.temperature,
+            "text": {
+                "format": request.text.format if request.text and request.text.format else {"type": "text"}
+            },
+            "tool_choice": request.tool_choice or "auto",
+            "tools": request.tools or [] if status != "in_progress" else [],
+            "top_p": request.top_p,
+            "truncation": "disabled",
+            "usage": None,
+        }
+
+
+def _output_text(text: str) -> dict[str, Any]:
+    return {"type": "output_text", "text": text, "annotations": [], "logprobs": []}

@@ -1,5 +1,6 @@
 """HTTP server of the model APIs. It parses requests and writes answers; `ModelCalls` answers them."""
 
+import logging
 import math
 import re
 import time
@@ -9,13 +10,15 @@ from collections.abc import (
     Awaitable,
     Callable,
     Collection,
+    Iterable,
+    Iterator,
     Mapping,
     Sequence,
 )
 from contextlib import asynccontextmanager
 from functools import partial
 from hashlib import blake2b
-from typing import Protocol, TypeAlias
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 import anyio
 from aiohttp import web
@@ -23,18 +26,26 @@ from msgspec import structs
 from yarl import URL
 
 from agentflow.actors import computed
-from agentflow.gateway._chat import ChatApi
-from agentflow.gateway._completions import CompletionsApi
-from agentflow.gateway._dialect import Arrival, ModelApi, ParsedRequest, encode
-from agentflow.gateway._images import check_images, check_most, hash_of, images_of
+from agentflow.gateway._chat import ChatApi, CompletionsApi
+from agentflow.gateway._dialect import (
+    ModelApi,
+    ParsedRequest,
+    RequestContext,
+    check_images,
+    check_limit,
+    encode,
+)
+from agentflow.gateway._images import hash_of, images_of
 from agentflow.gateway._messages import MessagesApi
 from agentflow.gateway._responses import ResponsesApi, no_response
-from agentflow.gateway._streams import OnText, StreamedAnswer, unexpected
-from agentflow.gateway._types import GatewayCall, GatewayError
+from agentflow.gateway._types import GatewayCall, GatewayError, OnText
 from agentflow.http_server import BodyRefusedError, RequestBodies, identify
 from agentflow.models import Completion, Message
 from agentflow.telemetry import continued_trace
 from runtimes import JsonLimits
+
+if TYPE_CHECKING:
+    from anyio.streams.memory import MemoryObjectReceiveStream
 
 MAX_BODY_BYTES = 8 * 1024 * 1024
 """Size of the largest accepted body."""
@@ -44,7 +55,7 @@ LARGE_BYTES = 128 * 1024
 """Size from which a request is read in threads."""
 HELD_BYTES = 16 * 1024 * 1024
 """Memory of the large requests of one key that are being answered."""
-MOST_REQUESTS = 64
+MAX_REQUESTS = 64
 """Number of concurrent requests with one key."""
 REFUSED_SECONDS = 1.0
 """Time after which a request beyond that number is refused."""
@@ -52,8 +63,10 @@ PING_SECONDS = 10.0
 """Seconds without an event after which a stream sends one that keeps the connection open."""
 _LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
 _JSON = {"Content-Type": "application/json"}
+_EVENTS = {"Content-Type": "text/event-stream", "Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
 
 _NOT_PLAIN = re.compile(r"[^ -~]")
+_log = logging.getLogger(__name__)
 
 Handler: TypeAlias = Callable[[web.Request], Awaitable[web.StreamResponse]]
 """Handler of a request."""
@@ -116,6 +129,113 @@ class ModelCalls(Protocol):
         ...
 
 
+class _StreamedAnswer:
+    """A streamed response. It begins with the first event; until then an error has a status of its own."""
+
+    def __init__(
+        self, request: web.Request, api: ModelApi, parsed: ParsedRequest, headers: Mapping[str, str]
+    ) -> None:
+        self._request = request
+        self._api = api
+        self._reply = parsed.reply
+        self._headers = {**_EVENTS, **headers}
+        self._opened = False
+        self._response: web.StreamResponse | None = None
+
+    async def run(
+        self, complete: Callable[[OnText], Awaitable[list[Completion[None]]]], ping_seconds: float
+    ) -> bool:
+        """Stream the answers; return false if the stream ended with an error.
+
+        :raises GatewayError: if the call fails before the first event.
+        """
+        send, receive = anyio.create_memory_object_stream[tuple[str, str]](math.inf)
+        answers: list[Completion[None]] = []
+        failures: list[GatewayError] = []
+
+        async def answer() -> None:
+            with send:
+                try:
+                    answers.extend(await complete(lambda id, piece: send.send_nowait((id, piece))))
+                except GatewayError as error:
+                    failures.append(error)
+                except Exception as error:
+                    # The boundary of the server: the stream must end with an event in any case.
+                    failures.append(_unexpected(error))
+
+        left: ConnectionError | None = None
+        async with anyio.create_task_group() as group:
+            group.start_soon(answer)
+            try:
+                with receive:
+                    await self._forward(receive, ping_seconds)
+            except ConnectionError as error:
+                left = error
+                group.cancel_scope.cancel()
+        if left is not None:
+            raise left
+        try:
+            if failures:
+                raise failures[0]
+            await self._write(self._ending(answers))
+        except GatewayError as error:
+            if self._response is None:
+                raise
+            await self._write([self._api.failure_event(error)])
+            return False
+        finally:
+            if self._response is not None:
+                await self._response.write_eof()
+        return True
+
+    async def _forward(
+        self, pieces: "MemoryObjectReceiveStream[tuple[str, str]]", ping_seconds: float
+    ) -> None:
+        """Write text until the answer is complete, and a ping after each pause."""
+        while True:
+            try:
+                with anyio.fail_after(ping_seconds):
+                    answer, piece = await pieces.receive()
+            except TimeoutError:
+                await self._write([self._reply.ping])
+            except anyio.EndOfStream:
+                return
+            else:
+                await self._write([*self._opening(answer), *self._reply.piece(piece)])
+
+    def _opening(self, answer: str) -> Iterator[bytes]:
+        if not self._opened:
+            self._opened = True
+            yield from self._reply.opening(answer)
+
+    def _ending(self, answers: Sequence[Completion[None]]) -> Iterator[bytes]:
+        yield from self._opening(answers[0].id)
+        yield from self._reply.ending(answers)
+
+    async def _write(self, events: Iterable[bytes]) -> None:
+        data = b"".join(events)
+        if self._response is None:
+            self._response = web.StreamResponse(headers=self._headers)
+            await self._response.prepare(self._request)
+        if data:
+            await self._response.write(data)
+
+    @property
+    def response(self) -> web.StreamResponse:
+        """The response, after `run`."""
+        if self._response is None:
+            raise RuntimeError("the stream has not begun")
+        return self._response
+
+
+def _unexpected(error: Exception) -> GatewayError:
+    """Log an error that nobody expects, and return the one that a client is told."""
+    _log.error("a model call failed unexpectedly", exc_info=error)
+    return GatewayError(
+        500, f"internal error: {type(error).__name__}; see the log of the gateway", code="internal"
+    )
+
+
 class ModelRoutes:
     """Routes of the model APIs."""
 
@@ -124,7 +244,7 @@ class ModelRoutes:
         models: ModelCalls,
         *,
         max_body: int = MAX_BODY_BYTES,
-        most_requests: int = MOST_REQUESTS,
+        max_requests: int = MAX_REQUESTS,
         ping_seconds: float = PING_SECONDS,
         any_model: bool = False,
         wall: Callable[[], float] = time.time,
@@ -132,7 +252,7 @@ class ModelRoutes:
         """Store the calls to make.
 
         :param max_body: maximum size of a request.
-        :param most_requests: maximum number of concurrent requests with one key.
+        :param max_requests: maximum number of concurrent requests with one key.
         :param any_model: answer whatever model a request names.
         :param wall: time of day, for the responses.
         """
@@ -141,7 +261,7 @@ class ModelRoutes:
         self._bodies = RequestBodies(limits, held_bytes=HELD_BYTES)
         self._max_body = max_body
         self._requests: Counter[str] = Counter()
-        self._most_requests = most_requests
+        self._max_requests = max_requests
         self._ping_seconds = ping_seconds
         self._any_model = any_model
         self._wall = wall
@@ -165,7 +285,7 @@ class ModelRoutes:
     async def _call(self, api: ModelApi, request: web.Request) -> web.StreamResponse:
         async with self._admitted(request) as (key, episode, agent), self._body(key, request) as body:
             large = len(body) > LARGE_BYTES
-            parsed = await computed(large, api.parse, body, self._arrival(key))
+            parsed = await computed(large, api.parse, body, self._context(key))
             if not self._any_model:
                 _check_model(parsed.model, episode.models(agent))
             digest = await computed(large, _digest, 16, request.path.encode(), b" ", body)
@@ -198,9 +318,9 @@ class ModelRoutes:
         delivered = False
         try:
             if call.stream:
-                exchange = StreamedAnswer(request, api, parsed, headers)
-                delivered = await exchange.run(complete, self._ping_seconds)
-                return exchange.response
+                streamed = _StreamedAnswer(request, api, parsed, headers)
+                delivered = await streamed.run(complete, self._ping_seconds)
+                return streamed.response
             written = parsed.reply.body(await complete(None))
             response = web.Response(body=written, headers={**_JSON, **headers})
             await response.prepare(request)
@@ -214,7 +334,7 @@ class ModelRoutes:
     async def _count(self, api: MessagesApi, request: web.Request) -> web.Response:
         async with self._admitted(request) as (key, episode, agent), self._body(key, request) as body:
             large = len(body) > LARGE_BYTES
-            parsed = await computed(large, api.parse_prompt, body, self._arrival(key))
+            parsed = await computed(large, api.parse_prompt, body, self._context(key))
             if not self._any_model:
                 _check_model(parsed.model, episode.models(agent))
             number = await episode.count(agent, structs.replace(parsed.call, large=large))
@@ -235,8 +355,8 @@ class ModelRoutes:
             _check_model(name, episode.models(agent))
         return web.Response(body=encode(_model(name, request)), headers=_JSON)
 
-    def _arrival(self, key: str) -> Arrival:
-        return Arrival(int(self._wall()), _digest(6, key.encode()))
+    def _context(self, key: str) -> RequestContext:
+        return RequestContext(int(self._wall()), _digest(6, key.encode()))
 
     @asynccontextmanager
     async def _admitted(self, request: web.Request) -> AsyncGenerator[tuple[str, EpisodeCalls, str]]:
@@ -251,11 +371,11 @@ class ModelRoutes:
             )
         episode, agent = self._models.find(key)
         identify(request)
-        if self._requests[key] >= self._most_requests:
+        if self._requests[key] >= self._max_requests:
             # A client that ignores the answer can't fill the time of the server with refusals.
             await anyio.sleep(REFUSED_SECONDS)
-            told = f"this key has {self._most_requests} requests running; wait for one"
-            raise GatewayError(429, told, code="too_many_requests", retry_after=REFUSED_SECONDS)
+            problem = f"this key has {self._max_requests} requests running; wait for one"
+            raise GatewayError(429, problem, code="too_many_requests", retry_after=REFUSED_SECONDS)
         self._requests[key] += 1
         try:
             yield key, episode, agent
@@ -286,7 +406,7 @@ class ModelRoutes:
             return
         # An image that is repeated is sent to the model each time.
         size = sum(map(episode.image_bytes, earlier))
-        check_most("bytes of earlier images", size, self._max_body, "begin a new conversation")
+        check_limit("bytes of earlier images", size, self._max_body, "begin a new conversation")
         try:
             async with self._bodies.holding(key, size):
                 images = {**await episode.images(set(earlier)), **call.images}
@@ -326,14 +446,13 @@ def gateway_app(models: ModelRoutes, host: str = "127.0.0.1", hosts: Collection[
         host unless `hosts` are given.
     :param hosts: further names, with or without a port.
     """
-    own = _LOOPBACK if host in _LOOPBACK else {host}
-    known = frozenset(name.lower() for name in hosts) | own
+    accepted = frozenset(name.lower() for name in hosts) | (_LOOPBACK if host in _LOOPBACK else {host})
     any_host = host in ("0.0.0.0", "::") and not hosts
 
     @web.middleware
     async def answer(request: web.Request, handler: Handler) -> web.StreamResponse:
         try:
-            if not any_host and known.isdisjoint(_hosts_of(request)):
+            if not any_host and accepted.isdisjoint(_hosts_of(request)):
                 raise GatewayError(
                     403,
                     "the Host header names another machine; use its address, or set public_url",
@@ -348,7 +467,7 @@ def gateway_app(models: ModelRoutes, host: str = "127.0.0.1", hosts: Collection[
             raise
         except Exception as error:
             # The boundary of the server.
-            return _refuse(request, unexpected(error))
+            return _refuse(request, _unexpected(error))
 
     app = web.Application(middlewares=[answer])
     models.add_routes(app)
@@ -358,8 +477,8 @@ def gateway_app(models: ModelRoutes, host: str = "127.0.0.1", hosts: Collection[
 def key_of(headers: Mapping[str, str]) -> str:
     """Return the key of a request; empty if it has none."""
     scheme, _, key = headers.get("Authorization", "").strip().partition(" ")
-    found = key.strip() if scheme.lower() == "bearer" else headers.get("x-api-key", "").strip()
-    return found if found.isascii() else ""
+    key = key.strip() if scheme.lower() == "bearer" else headers.get("x-api-key", "").strip()
+    return key if key.isascii() else ""
 
 
 def _attempts(headers: Mapping[str, str]) -> int:
@@ -374,10 +493,10 @@ def _digest(size: int, *pieces: bytes) -> str:
     return digest.hexdigest()
 
 
-def _check_model(name: str, known: Sequence[str]) -> None:
-    if name not in known:
+def _check_model(name: str, models: Sequence[str]) -> None:
+    if name not in models:
         raise GatewayError(
-            404, f"model: no model {name[:100]}; the model of this key is {known[0]}", code="model_not_found"
+            404, f"model: no model {name[:100]}; the model of this key is {models[0]}", code="model_not_found"
         )
 
 
@@ -387,12 +506,12 @@ def _can_stream(call: GatewayCall) -> bool:
 
 
 def _headers(parsed: ParsedRequest, overrides: Sequence[str]) -> dict[str, str]:
-    told = {
+    headers = {
         "X-AgentFlow-Ignored": ", ".join(parsed.ignored),
         "X-AgentFlow-Overrides": ", ".join(overrides),
         "X-AgentFlow-Removed-Lines": str(parsed.call.removed or ""),
     }
-    return {name: _NOT_PLAIN.sub("?", value)[:1000] for name, value in told.items() if value}
+    return {name: _NOT_PLAIN.sub("?", value)[:1000] for name, value in headers.items() if value}
 
 
 def _is_anthropic(request: web.Request) -> bool:
@@ -425,11 +544,11 @@ def _http_error(request: web.Request, error: web.HTTPException) -> GatewayError:
 
 def _hosts_of(request: web.Request) -> tuple[str, str]:
     """Return the host of a request with and without its port."""
-    given = request.headers.get("Host", "").lower()
+    host = request.headers.get("Host", "").lower()
     try:
-        return given, URL(f"http://{given}").host or ""
+        return host, URL(f"http://{host}").host or ""
     except ValueError:
-        return given, ""
+        return host, ""
 
 
 async def _alive(request: web.Request) -> web.Response:

@@ -1,25 +1,42 @@
-"""Journal of episodes: one SQLite file with the places, a page for each attempt, the calls of each page, and their images.
+"""Journal of episodes: one SQLite file with their slots, a page for each attempt, the calls of each page, and their images.
 
 `agentflow.journal` records work that is repeated from its inputs: one owner per seed, results by key, kept in memory until the
 seed ends. Episodes can't be repeated: clients play them, and a state follows another. They share only the idea of a page.
 """
 
 import asyncio
+import json
 import os
 import sqlite3
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from contextlib import ExitStack, closing, suppress
+from collections.abc import Callable, Collection, Generator, Iterable, Mapping, Sequence
+from contextlib import ExitStack, closing, contextmanager, suppress
 from functools import cache, partial
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from threading import Lock, Thread
 from types import MappingProxyType
-from typing import Any, NamedTuple, Self, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, Self, TypeVar
 
 import anyio
+import msgspec
+from msgspec import Struct, structs
 
+from agentflow._decoding import DECODE_ERRORS, decode_reason
+from agentflow._folder_files import connect_read_only, find_file, sqlite_reason
 from agentflow._private_files import make_private_folder, open_private
 from agentflow.errors import ConfigurationError, RunStopped, StopCause
+from agentflow.gateway._images import MAX_IMAGE_BYTES
+from agentflow.gateway._types import (
+    EndedEpisode,
+    EpisodeOffer,
+    EpisodeOutcome,
+    EpisodeReceipt,
+    EpisodeState,
+    RecordedCall,
+)
+
+if TYPE_CHECKING:
+    from agentflow.gateway._live import LiveEpisode
 
 T = TypeVar("T")
 
@@ -44,36 +61,14 @@ _FIRST_TABLES = """
 """
 _SCHEMAS = (_FIRST_TABLES, "CREATE TABLE images (hash TEXT PRIMARY KEY, data BLOB NOT NULL)")
 """Statements that lead to each version of the schema from the one before."""
-_PUT_PLACE = """
+_PUT_SLOT = """
     INSERT INTO places VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?) ON CONFLICT (id) DO UPDATE SET offer = excluded.offer,
     state = excluded.state, attempt = excluded.attempt, failures = excluded.failures, page = excluded.page,
     number = excluded.number, step = excluded.step, version = excluded.version, outcome = excluded.outcome
 """
 
 
-class PlaceRow(NamedTuple):
-    """A place as it is stored."""
-
-    id: str
-    offer: bytes
-    state: str
-    attempt: int
-    failures: int
-    page: int
-    number: int
-    step: int
-    version: int
-    outcome: bytes | None
-
-
-class PageRow(NamedTuple):
-    """A page without its calls."""
-
-    page: int
-    place: str
-    attempt: int
-    begin: bytes
-    end: bytes | None
+_encode = msgspec.msgpack.Encoder().encode
 
 
 class Change(NamedTuple):
@@ -83,21 +78,118 @@ class Change(NamedTuple):
     values: tuple[Any, ...]
 
 
-def put_place(row: PlaceRow) -> Change:
-    """Insert or replace a place."""
-    return Change(_PUT_PLACE, row)
+class EpisodeSlot:
+    """Slot for one episode, with its newest attempt: a row of the journal, in memory until a step uses it."""
+
+    def __init__(self, offer: EpisodeOffer) -> None:
+        self.offer = offer
+        self.state = EpisodeState.OFFERED
+        self.attempt = 0
+        self.failures = 0
+        self.page = 0
+        self.number = 0
+        self.step = 0
+        self.version = 0
+        self.outcome: EpisodeOutcome | None = None
+        self.live: LiveEpisode | None = None
+        self.changing = anyio.Lock()
+
+    def change(self) -> Change:
+        """Return the statement that stores it."""
+        outcome = None if self.outcome is None else _encode(self.outcome)
+        position = (self.attempt, self.failures, self.page, self.number, self.step, self.version)
+        return Change(_PUT_SLOT, (self.offer.id, _encode(self.offer), self.state.value, *position, outcome))
+
+    @classmethod
+    def of(cls, row: Sequence[Any]) -> "EpisodeSlot":
+        """Return the slot of a row."""
+        _, offer, state, *position, outcome = row
+        slot = cls(msgspec.msgpack.decode(offer, type=EpisodeOffer))
+        slot.state = EpisodeState(state)
+        slot.attempt, slot.failures, slot.page, slot.number, slot.step, slot.version = position
+        if outcome is not None:
+            slot.outcome = msgspec.msgpack.decode(outcome, type=EpisodeOutcome)
+        return slot
+
+    def judge(self, outcome: EpisodeOutcome) -> None:
+        """Set its outcome; it is scored by a reward or a failure."""
+        is_scored = outcome.reward is not None or outcome.failure
+        self.outcome = outcome
+        self.state = EpisodeState.SCORED if is_scored else EpisodeState.SEALED
+
+    def report(self) -> EndedEpisode:
+        """Return it as the trainer collects it."""
+        return EndedEpisode(
+            number=self.number,
+            offer=self.offer,
+            attempt=self.attempt,
+            state=self.state,
+            outcome=self.outcome or EpisodeOutcome(),
+            version=self.version,
+        )
 
 
-def begin_page(page: int, place: str, attempt: int, begin: bytes) -> Change:
+class AttemptBegin(Struct, frozen=True):
+    """First entry of an attempt's page."""
+
+    digests: dict[str, bytes]
+    """Digest of each agent's key."""
+    client: bytes
+    """Digest of the client's id."""
+    version: int
+    """Version of the weights."""
+
+
+class AttemptEnd(Struct, frozen=True):
+    """Last entry of an attempt's page."""
+
+    state: str
+    why: str = ""
+    end_id: str = ""
+    body: bytes = b""
+    """Digest of the outcome."""
+    receipt: EpisodeReceipt | None = None
+    lost: tuple[str, ...] = ()
+    """Ids of the answers that no client received."""
+
+
+class Attempt(NamedTuple):
+    """An attempt at an episode: a page of the journal, without its calls."""
+
+    page: int
+    """Number of the page."""
+    slot: str
+    """Id of the slot."""
+    number: int
+    """Number of the attempt, from 1."""
+    begin: AttemptBegin
+    """First entry."""
+    end: AttemptEnd | None = None
+    """Last entry; `None`: it is open."""
+
+    @classmethod
+    def of(cls, row: Sequence[Any]) -> "Attempt":
+        """Return the attempt of a row."""
+        page, slot, number, begin, end = row
+        begun = msgspec.msgpack.decode(begin, type=AttemptBegin)
+        return cls(page, slot, number, begun, None if end is None else _decode_end(end))
+
+
+_decode_end = msgspec.msgpack.Decoder(AttemptEnd).decode
+_decode_call = msgspec.msgpack.Decoder(RecordedCall).decode
+
+
+def begin_page(attempt: Attempt) -> Change:
     """Insert the page of an attempt."""
     return Change(
-        "INSERT INTO pages (page, place, attempt, begin) VALUES (?, ?, ?, ?)", (page, place, attempt, begin)
+        "INSERT INTO pages (page, place, attempt, begin) VALUES (?, ?, ?, ?)",
+        (attempt.page, attempt.slot, attempt.number, _encode(attempt.begin)),
     )
 
 
-def end_page(page: int, end: bytes) -> Change:
+def end_page(page: int, end: AttemptEnd) -> Change:
     """Write the end of an attempt."""
-    return Change("UPDATE pages SET end = ? WHERE page = ?", (end, page))
+    return Change("UPDATE pages SET end = ? WHERE page = ?", (_encode(end), page))
 
 
 def put_meta(name: str, body: bytes) -> Change:
@@ -243,36 +335,37 @@ class EpisodeStore:
         query = f"SELECT hash, data FROM images WHERE hash IN ({', '.join('?' * len(hashes))})"
         return dict(await self.read(lambda reader: reader.execute(query, (*hashes,)).fetchall()))
 
-    async def page_of(self, place: str, attempt: int) -> PageRow | None:
-        """Return the page of an attempt."""
-        found = await self.read(
-            lambda reader: reader.execute(
-                "SELECT page, place, attempt, begin, end FROM pages WHERE place = ? AND attempt = ?",
-                (place, attempt),
-            ).fetchone()
-        )
-        return PageRow(*found) if found else None
+    async def recorded_calls(self, attempt: Attempt) -> list[RecordedCall]:
+        """Return the record of an attempt."""
+        return _recorded(await self.calls(attempt.page), attempt.end)
 
-    async def last_pages(self, count: int) -> list[PageRow]:
-        """Return the newest pages, the oldest first."""
-        rows = await self.read(
-            lambda reader: reader.execute(
-                "SELECT page, place, attempt, begin, end FROM pages ORDER BY page DESC LIMIT ?", (count,)
-            ).fetchall()
-        )
-        return [PageRow(*row) for row in reversed(rows)]
+    async def attempt(self, slot: str, number: int) -> Attempt | None:
+        """Return an attempt at the episode of a slot."""
+        query = "SELECT page, place, attempt, begin, end FROM pages WHERE place = ? AND attempt = ?"
+        row = await self.read(lambda reader: reader.execute(query, (slot, number)).fetchone())
+        return Attempt.of(row) if row else None
 
-    async def place(self, id: str) -> PlaceRow | None:
-        """Return a place in any state."""
-        found = await self.read(
-            lambda reader: reader.execute("SELECT * FROM places WHERE id = ?", (id,)).fetchone()
-        )
-        return PlaceRow(*found) if found else None
+    async def last_attempts(self, count: int) -> list[Attempt]:
+        """Return the newest attempts, the oldest first."""
+        query = "SELECT page, place, attempt, begin, end FROM pages ORDER BY page DESC LIMIT ?"
+        rows = await self.read(lambda reader: reader.execute(query, (count,)).fetchall())
+        return [Attempt.of(row) for row in reversed(rows)]
 
-    async def live_places(self) -> list[PlaceRow]:
-        """Return the places that are neither used nor dropped, in the order in which they were offered."""
+    async def slots(self, ids: Collection[str]) -> dict[str, EpisodeSlot]:
+        """Return slots in any state, by id; those that are not stored are missing."""
+        if not ids:
+            return {}
+        query = "SELECT * FROM places WHERE id IN (SELECT value FROM json_each(?))"
+        encoded = json.dumps([*ids])
+        rows = await self.read(lambda reader: reader.execute(query, (encoded,)).fetchall())
+        return {slot.offer.id: slot for slot in map(EpisodeSlot.of, rows)}
+
+    async def live_slots(self) -> list[EpisodeSlot]:
+        """Return the slots that are neither used nor dropped, in the order in which they were offered."""
         query = "SELECT * FROM places WHERE state NOT IN ('used', 'dropped') ORDER BY rowid"
-        return [PlaceRow(*row) for row in await self.read(lambda reader: reader.execute(query).fetchall())]
+        return [
+            EpisodeSlot.of(row) for row in await self.read(lambda reader: reader.execute(query).fetchall())
+        ]
 
     async def highest(self) -> tuple[int, int]:
         """Return the highest numbers of a page and of an ended episode."""
@@ -284,14 +377,13 @@ class EpisodeStore:
 
     async def meta(self, name: str) -> bytes | None:
         """Return a value of the whole journal."""
-        found = await self.read(
-            lambda reader: reader.execute("SELECT body FROM meta WHERE name = ?", (name,)).fetchone()
-        )
-        return found[0] if found else None
+        query = "SELECT body FROM meta WHERE name = ?"
+        row = await self.read(lambda reader: reader.execute(query, (name,)).fetchone())
+        return row[0] if row else None
 
     def _stopped(self, error: Exception) -> RunStopped:
-        told = "nothing with a receipt is lost: mend it, then start the gateway again"
-        return RunStopped(StopCause.JOURNAL, f"journal {self.path}: {error}; {told}")
+        remedy = "nothing with a receipt is lost: fix it, then start the gateway again"
+        return RunStopped(StopCause.JOURNAL, f"journal {self.path}: {error}; {remedy}")
 
     def _check(self) -> None:
         if self.failure is not None:
@@ -402,3 +494,118 @@ def _prepare(writer: sqlite3.Connection, path: Path) -> None:
     elif version > len(_SCHEMAS):
         raise ConfigurationError(f"folder: {path} belongs to a newer version; update AgentFlow")
     os.chmod(path, 0o600)
+
+
+def _recorded(bodies: Iterable[bytes], end: AttemptEnd | None) -> list[RecordedCall]:
+    """Return the calls of an attempt; those whose client left are not delivered.
+
+    :param end: end of the attempt; `None`: it is open.
+    """
+    lost = frozenset(end.lost) if end else frozenset[str]()
+    calls = map(_decode_call, bodies)
+    return [structs.replace(call, delivered=False) if call.id in lost else call for call in calls]
+
+
+class RecordedEpisode(Struct, frozen=True, kw_only=True):
+    """An episode in the journal of a gateway, with its newest attempt."""
+
+    offer: EpisodeOffer
+    """Its offer."""
+    state: EpisodeState
+    """Its state."""
+    outcome: EpisodeOutcome | None
+    """Its outcome; `None`: it has not ended."""
+    calls: tuple[RecordedCall, ...]
+    """Calls of the newest attempt, in order."""
+
+
+def recorded_calls(folder: Path, episode: str) -> list[RecordedCall]:
+    """Return the calls of an episode's newest attempt from the journal of a gateway, which may be running.
+
+    See docs/tokens.md.
+
+    :param folder: folder of the gateway.
+    :return: empty if there is no such journal or episode.
+    :raises ConfigurationError: if the journal can't be read.
+    """
+    recorded = recorded_episode(folder, episode)
+    return [] if recorded is None else list(recorded.calls)
+
+
+def recorded_episode(folder: Path, episode: str) -> RecordedEpisode | None:
+    """Return an episode from the journal of a gateway, which may be running; `None`: there is no such journal or episode.
+
+    See docs/exports.md.
+
+    :param folder: folder of the gateway.
+    :raises ConfigurationError: if the journal can't be read.
+    """
+    with _journal(folder) as reader:
+        if reader is None:
+            return None
+        slot = reader.execute("SELECT offer, state, outcome FROM places WHERE id = ?", (episode,)).fetchone()
+        if slot is None:
+            return None
+        newest = "SELECT page, end FROM pages WHERE place = ? ORDER BY attempt DESC LIMIT 1"
+        page, end = reader.execute(newest, (episode,)).fetchone() or (None, None)
+        bodies = reader.execute("SELECT body FROM calls WHERE page = ? ORDER BY number", (page,))
+        offer, state, outcome = slot
+        return RecordedEpisode(
+            offer=msgspec.msgpack.decode(offer, type=EpisodeOffer),
+            state=EpisodeState(state),
+            outcome=None if outcome is None else msgspec.msgpack.decode(outcome, type=EpisodeOutcome),
+            calls=tuple(_recorded((body for (body,) in bodies), None if end is None else _decode_end(end))),
+        )
+
+
+def recorded_ids(folder: Path) -> list[str]:
+    """Return the ids of all episodes in the journal of a gateway, in the order of their offers.
+
+    See docs/exports.md.
+
+    :param folder: folder of the gateway.
+    :return: empty if there is no such journal.
+    :raises ConfigurationError: if the journal can't be read.
+    """
+    with _journal(folder) as reader:
+        return (
+            [] if reader is None else [id for (id,) in reader.execute("SELECT id FROM places ORDER BY rowid")]
+        )
+
+
+@contextmanager
+def _journal(folder: Path) -> Generator[sqlite3.Connection | None]:
+    """Yield the journal of a gateway for reading; `None`: there is none.
+
+    :raises ConfigurationError: if it can't be read.
+    """
+    path = folder / FILE
+    try:
+        with closing(connect_read_only(find_file(path, folder.parent))) as reader:
+            yield reader
+    except FileNotFoundError:
+        yield None
+    except OSError as error:
+        raise ConfigurationError(f"{path}: can't be read: {error.strerror}") from None
+    except (sqlite3.Error, TypeError) as error:
+        raise ConfigurationError(f"{path}: can't be read: {sqlite_reason(error)}") from None
+    except DECODE_ERRORS as error:
+        raise ConfigurationError(f"{path}: a record is damaged: {decode_reason(error)}") from None
+
+
+def recorded_image(folder: Path, hash: str) -> bytes:
+    """Return an image of a recorded call from the journal of a gateway, which may be running. See docs/gateway.md.
+
+    :param folder: folder of the gateway.
+    :param hash: SHA-256 of the image: the data of an image part in `RecordedCall.messages`.
+    :raises KeyError: if the journal has no such image.
+    """
+    path = folder / FILE
+    try:
+        with closing(connect_read_only(find_file(path, folder.parent))) as reader:
+            # The journal may be a stranger's.
+            query = "SELECT data FROM images WHERE hash = ? AND typeof(data) = 'blob' AND length(data) <= ?"
+            [data] = reader.execute(query, (hash, MAX_IMAGE_BYTES)).fetchone()
+            return data
+    except (OSError, sqlite3.Error, TypeError):
+        raise KeyError(hash) from None

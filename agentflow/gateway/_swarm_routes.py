@@ -1,5 +1,6 @@
 """Swarm API: episodes for clients, and the trainer's side, over HTTP. See docs/swarm.md."""
 
+import hmac
 from collections.abc import Awaitable, Callable, Mapping
 from typing import TypeVar
 
@@ -8,16 +9,22 @@ import msgspec
 from aiohttp import web
 from msgspec import structs
 
+from agentflow._decoding import DECODE_ERRORS, decode_reason
+from agentflow.actors import computed
 from agentflow.errors import RunStopped
-from agentflow.gateway._bodies import (
+from agentflow.gateway._episodes import ClientIdentity, ClientRole, EpisodeRegistry, digest_of
+from agentflow.gateway._server import LARGE_BYTES, body_refused
+from agentflow.gateway._settings import GatewaySettings, own_host
+from agentflow.gateway._types import (
     CLIENT_HEADER,
-    MOST_WAIT,
+    MAX_WAIT,
     AliveAnswer,
     AttemptRequest,
     BeginRequest,
     EndRequest,
     ErrorAnswer,
     ErrorDetail,
+    GatewayError,
     HoldRequest,
     OffersRequest,
     RewardRequest,
@@ -26,14 +33,9 @@ from agentflow.gateway._bodies import (
     VersionRequest,
     WithdrawRequest,
 )
-from agentflow.gateway._episodes import EpisodeRegistry
-from agentflow.gateway._keys import ClientIdentity, ClientRole, RoleTokens
-from agentflow.gateway._server import body_refused
-from agentflow.gateway._settings import GatewaySettings, own_host
-from agentflow.gateway._types import GatewayError
 from agentflow.http_server import BodyRefusedError, RequestBodies, identify
 from agentflow.telemetry import get_logger
-from runtimes import FrameError, JsonLimits, decode_untrusted
+from runtimes import JsonLimits
 
 T = TypeVar("T")
 Handler = Callable[[web.Request, ClientIdentity], Awaitable[web.StreamResponse]]
@@ -48,29 +50,25 @@ _log = get_logger(__name__)
 
 def add_swarm_routes(app: web.Application, registry: EpisodeRegistry, settings: GatewaySettings) -> None:
     """Add the swarm API to the application of a gateway. See docs/swarm.md."""
-    tokens = settings.tokens()
-    roles = RoleTokens(
-        {
-            ClientRole.VIEWER: tokens["viewer_token"],
-            ClientRole.WORKER: tokens["worker_token"],
-            ClientRole.OWNER: tokens["token"],
-        }
-    )
-    _SwarmRoutes(registry, roles, settings).add_to(app)
+    _SwarmRoutes(registry, settings).add_to(app)
 
 
 class _SwarmRoutes:
-    def __init__(self, registry: EpisodeRegistry, roles: RoleTokens, settings: GatewaySettings) -> None:
+    def __init__(self, registry: EpisodeRegistry, settings: GatewaySettings) -> None:
         self._registry = registry
-        self._collector = registry.collector
-        self._roles = roles
+        self._slots = registry.slots
+        roles = {
+            ClientRole.VIEWER: settings.viewer_token,
+            ClientRole.WORKER: settings.worker_token,
+            ClientRole.OWNER: settings.token,
+        }
+        tokens = {role: token.get_secret_value() for role, token in roles.items()}
+        self._token_digests = {role: digest_of(token) for role, token in tokens.items() if token}
+        """Digest of the token of each role."""
         self._any_host = own_host(settings.host) != settings.host and not settings.public_url
-        most = max(_OWNER_BYTES, settings.body_bytes)
-        self._owner_limits = JsonLimits(max_bytes=most, max_values=_OWNER_VALUES)
-        self._worker_limits = JsonLimits(max_bytes=_WORKER_BYTES, max_values=_WORKER_VALUES)
-        # The decoding counts the values.
-        self._owner_bodies = RequestBodies(JsonLimits(max_bytes=most, max_values=most))
-        self._worker_bodies = RequestBodies(JsonLimits(max_bytes=_WORKER_BYTES, max_values=_WORKER_BYTES))
+        owner_bytes = max(_OWNER_BYTES, settings.body_bytes)
+        self._owner_bodies = RequestBodies(JsonLimits(max_bytes=owner_bytes, max_values=_OWNER_VALUES))
+        self._worker_bodies = RequestBodies(JsonLimits(max_bytes=_WORKER_BYTES, max_values=_WORKER_VALUES))
 
     def add_to(self, app: web.Application) -> None:
         """Add all routes."""
@@ -102,13 +100,13 @@ class _SwarmRoutes:
 
         async def handle(request: web.Request) -> web.StreamResponse:
             try:
-                own = self._roles.role(request.headers.get("Authorization"))
-                if own < role:
+                sender = self._role(request.headers.get("Authorization", ""))
+                if sender < role:
                     raise GatewayError(
                         403, f"Authorization: this needs the role {role.name.lower()}", code="role"
                     )
-                sent = request.headers.get(CLIENT_HEADER, "")
-                who = ClientIdentity(own, self._registry.clients.check(sent) if sent else "")
+                client = request.headers.get(CLIENT_HEADER, "")
+                who = ClientIdentity(sender, self._registry.clients.check(client) if client else "")
                 return await handler(request, who)
             except GatewayError as error:
                 return _refusal(error)
@@ -116,6 +114,24 @@ class _SwarmRoutes:
                 return _refusal(GatewayError(503, str(stop), code="unavailable", retry_after=1.0))
 
         return handle
+
+    def _role(self, authorization: str) -> ClientRole:
+        """Return the role of an `Authorization` header.
+
+        :raises GatewayError: 401 without a valid token.
+        """
+        scheme, _, token = authorization.partition(" ")
+        sent, role = digest_of(token.strip()), None
+        for name, digest in self._token_digests.items():
+            if hmac.compare_digest(sent, digest):
+                role = name
+        if role is None or scheme.lower() != "bearer":
+            raise GatewayError(
+                401,
+                "Authorization: no valid token; send `Bearer TOKEN` with the token of a role",
+                code="unknown_token",
+            )
+        return role
 
     async def _begin(self, request: web.Request, who: ClientIdentity) -> web.StreamResponse:
         body = await self._read(request, BeginRequest, who)
@@ -137,9 +153,9 @@ class _SwarmRoutes:
         except BaseException:
             # The client left: without its keys nobody can play.
             with anyio.CancelScope(shield=True):
-                giver = ClientIdentity(who.role, begun.client)
+                client = ClientIdentity(who.role, begun.client)
                 await self._registry.abort(
-                    giver, begun.episode, begun.attempt, "its client left", blame=False
+                    client, begun.episode, begun.attempt, "its client left", blame=False
                 )
             raise
         return response
@@ -173,12 +189,12 @@ class _SwarmRoutes:
     async def _offer(self, request: web.Request, who: ClientIdentity) -> web.Response:
         body = await self._read(request, OffersRequest, who)
         await self._registry.finish(False)
-        await self._collector.offer(body.offers, only=body.only)
+        await self._slots.offer(body.offers, only=body.only)
         return _answer({})
 
     async def _ended(self, request: web.Request, who: ClientIdentity) -> web.Response:
         wait = float(_number(request, "wait", 0))
-        return _answer(await self._collector.ended(_number(request, "after", 0), _wait(wait)))
+        return _answer(await self._slots.ended(_number(request, "after", 0), _wait(wait)))
 
     async def _calls(self, request: web.Request, who: ClientIdentity) -> web.Response:
         calls = await self._registry.calls(who, _id(request), _number(request, "attempt"))
@@ -186,17 +202,17 @@ class _SwarmRoutes:
 
     async def _score(self, request: web.Request, who: ClientIdentity) -> web.Response:
         body = await self._read(request, ScoreRequest, who)
-        await self._collector.score(_id(request), body.attempt, body.outcome)
+        await self._slots.score(_id(request), body.attempt, body.outcome)
         return _answer({})
 
     async def _use(self, request: web.Request, who: ClientIdentity) -> web.Response:
         body = await self._read(request, UseRequest, who)
-        await self._collector.use(body.ids, body.step)
+        await self._slots.use(body.ids, body.step)
         return _answer({})
 
     async def _withdraw(self, request: web.Request, who: ClientIdentity) -> web.Response:
         body = await self._read(request, WithdrawRequest, who)
-        await self._collector.withdraw(body.ids, body.why)
+        await self._slots.withdraw(body.ids, body.why)
         return _answer({})
 
     async def _version(self, request: web.Request, who: ClientIdentity) -> web.Response:
@@ -205,9 +221,9 @@ class _SwarmRoutes:
 
     async def _hold(self, request: web.Request, who: ClientIdentity) -> web.Response:
         if (await self._read(request, HoldRequest, who)).held:
-            self._registry.hold()
+            self._registry.pause()
         else:
-            self._registry.go_on()
+            self._registry.resume()
         return _answer({})
 
     async def _finish(self, request: web.Request, who: ClientIdentity) -> web.Response:
@@ -219,19 +235,16 @@ class _SwarmRoutes:
 
         :raises GatewayError: 400 if it isn't of that kind, 413 if it is too large.
         """
-        own = who.role is ClientRole.OWNER
-        bodies, limits = (
-            (self._owner_bodies, self._owner_limits) if own else (self._worker_bodies, self._worker_limits)
-        )
+        bodies = self._owner_bodies if who.role is ClientRole.OWNER else self._worker_bodies
         identify(request)
-        decoder = msgspec.json.Decoder(kind)
         try:
-            async with bodies.read_request(who.client or who.role.name, request) as payload:
-                return await decode_untrusted(payload or b"{}", decoder.decode, limits)
+            async with bodies.read_request(who.client or who.role.name, request) as body:
+                decoder = msgspec.json.Decoder(kind)
+                return await computed(len(body) > LARGE_BYTES, decoder.decode, body or b"{}")
         except BodyRefusedError as refused:
             raise body_refused(refused) from None
-        except FrameError as error:
-            raise GatewayError(400, f"body: {error}", code="bad_body") from None
+        except DECODE_ERRORS as error:
+            raise GatewayError(400, f"body: {decode_reason(error)}", code="bad_body") from None
 
 
 def _id(request: web.Request) -> str:
@@ -239,7 +252,7 @@ def _id(request: web.Request) -> str:
 
 
 def _wait(seconds: float) -> float:
-    return max(0.0, min(seconds, MOST_WAIT))
+    return max(0.0, min(seconds, MAX_WAIT))
 
 
 def _number(request: web.Request, name: str, default: int | None = None) -> int:

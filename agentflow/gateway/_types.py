@@ -1,20 +1,31 @@
-"""Types of the gateway: a call in canonical form, its answers, its record, and an episode with its outcome."""
+"""Types of the gateway: a call, its record and tokens, an episode with its outcome, and the bodies of the swarm API."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import StrEnum
-from typing import Any, Literal, TypeAlias
+from hashlib import blake2b
+from typing import Annotated, Any, Literal, TypeAlias
 
-from msgspec import Struct, field
+import msgspec
+from msgspec import Meta, Struct, field, structs
 
 from agentflow.errors import AgentFlowError
-from agentflow.models import Message, Sampling, ToolSpec
-from agentflow.trace import Task, Tokens
+from agentflow.models import Message, PromptOrigin, Sampling, ToolSpec
+from agentflow.trace import Task, TokenCall, Tokens, TokenTree, Voice
 
 Dialect: TypeAlias = Literal["chat", "completions", "responses", "messages"]
 """API of a model call."""
 EpisodeMode: TypeAlias = Literal["train", "validate"]
 """Use of an episode."""
+OnText: TypeAlias = Callable[[str, str], None]
+"""Receiver of the text of an answer while it is sampled: the id of the answer, and a piece."""
+CLIENT_HEADER = "X-AgentFlow-Client"
+"""Header with the id of a client."""
+MAX_WAIT = 60.0
+"""Maximum seconds that a request waits for something to happen."""
+Number: TypeAlias = Annotated[int, Meta(ge=0, le=10**15)]
+"""Number that a database can store."""
+_encode_tools = msgspec.json.Encoder(order="sorted").encode
 
 
 class GatewayError(AgentFlowError):
@@ -70,27 +81,6 @@ class GatewayCall(Struct, frozen=True, kw_only=True):
     """It takes long to read: that is done in threads, so that other calls are answered in between."""
 
 
-class PromptOrigin(StrEnum):
-    """Origin of the tokens of a prompt. The set is closed."""
-
-    OPENING = "opening"
-    """No earlier answer is in the conversation."""
-    APPENDED = "appended"
-    """Tokens of an earlier call, and rendered new messages."""
-    TOOLS = "tools"
-    """Rendered: the offered tools changed."""
-    REWRITTEN = "rewritten"
-    """Rendered from the first change on: earlier messages were changed or shortened."""
-    FOREIGN = "foreign"
-    """Rendered from there on: an answer in the conversation was not sampled in this episode."""
-    TEMPLATE = "template"
-    """Rendered: the chat template alters earlier messages, so a prefix can't be proven."""
-    RECORDED = "recorded"
-    """Rendered by the engine: it has no interface for tokens."""
-    IMAGES = "images"
-    """Sent as messages and recorded without tokens: they do not determine a prompt with images."""
-
-
 class RecordedCall(Struct, frozen=True, kw_only=True):
     """Record of one answer: exact tokens and messages, each stored once."""
 
@@ -130,6 +120,52 @@ class RecordedCall(Struct, frozen=True, kw_only=True):
     """Sampling parameters of the request that the run replaced."""
     removed: int = 0
     """Number of volatile lines removed from the request."""
+
+
+def trained_tokens(calls: Iterable[RecordedCall]) -> dict[str, list[tuple[str, Tokens]]]:
+    """Return id and tokens of each delivered call of a trained agent, by agent. See docs/gateway.md.
+
+    :param calls: calls of one episode; parents before the calls that continue them.
+    :raises ValueError: if a parent is missing.
+    """
+    whole: dict[str, tuple[int, ...]] = {"": ()}
+    trained: dict[str, list[tuple[str, Tokens]]] = {}
+    for call in calls:
+        if call.tokens is None:
+            continue
+        if call.parent not in whole:
+            raise ValueError(f"call {call.id!r} continues {call.parent!r}, which is missing")
+        # Calls share the integers of a common prefix, which those of a token tree's paths do not.
+        tokens = structs.replace(call.tokens, prompt=whole[call.parent] + call.tokens.prompt)
+        whole[call.id] = tokens.prompt + tokens.sampled
+        if call.trained and call.delivered:
+            trained.setdefault(call.agent, []).append((call.id, tokens))
+    return trained
+
+
+def token_tree(calls: Iterable[RecordedCall], *, episode: str = "") -> TokenTree:
+    """Return the token tree of an episode's calls; agents and sets of tools are voices of their own. See docs/gateway.md.
+
+    Calls that no client received are left out. If one was continued all the same, its tokens are context.
+
+    :param calls: calls of one episode; parents before the calls that continue them.
+    :raises ValueError: if a parent is missing.
+    """
+    tree = TokenTree()
+    for call in calls:
+        if call.tokens is None:
+            continue
+        if call.parent:
+            tree.extend(call.parent, call.id, call.tokens, listed=call.delivered)
+        else:
+            tools = _digest_of_tools(call.tools or ())
+            voice = Voice(agent=call.agent, tools=tools, episode=episode)
+            tree.add(TokenCall(id=call.id, voice=voice, tokens=call.tokens), listed=call.delivered)
+    return tree
+
+
+def _digest_of_tools(tools: Sequence[ToolSpec]) -> str:
+    return blake2b(_encode_tools(tools), digest_size=6).hexdigest() if tools else ""
 
 
 class EpisodeState(StrEnum):
@@ -285,3 +321,111 @@ def rewards_of(outcome: EpisodeOutcome, agents: Mapping[str, object]) -> dict[st
     if isinstance(outcome.reward, dict):
         return {agent: outcome.reward[agent] for agent in agents if agent in outcome.reward}
     return {} if outcome.reward is None else dict.fromkeys(agents, outcome.reward)
+
+
+class OwnTask(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """A task that a client brings."""
+
+    id: str
+    question: str = ""
+    references: tuple[str, ...] = ()
+    kwargs: dict[str, Any] = field(default_factory=dict[str, Any])
+    metadata: dict[str, Any] = field(default_factory=dict[str, Any])
+
+    def task(self) -> Task:
+        """Return it as a task."""
+        return Task(index=0, **structs.asdict(self))
+
+
+class BeginRequest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """`POST /swarm/episodes`."""
+
+    task: OwnTask | None = None
+    mode: EpisodeMode | None = None
+    agents: tuple[str, ...] = ()
+    wait: float = 0.0
+
+
+class EndRequest(EpisodeOutcome, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """`POST /swarm/episodes/{id}/end`: the outcome, and the attempt that it belongs to."""
+
+    attempt: Number
+    end_id: str = ""
+
+    def outcome(self) -> EpisodeOutcome:
+        """Return the outcome."""
+        return EpisodeOutcome(**{name: getattr(self, name) for name in EpisodeOutcome.__struct_fields__})
+
+
+class AttemptRequest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
+    """`POST /swarm/episodes/{id}/abort` and `/alive`."""
+
+    attempt: Number
+    why: str = ""
+
+
+class RewardRequest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`PUT /swarm/episodes/{id}/reward`."""
+
+    attempt: Number
+    reward: float | dict[str, float]
+
+
+class ScoreRequest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`POST /swarm/episodes/{id}/score`."""
+
+    attempt: Number
+    outcome: EpisodeOutcome
+
+
+class OffersRequest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`POST /swarm/offers`."""
+
+    offers: tuple[EpisodeOffer, ...]
+    only: bool = False
+
+
+class UseRequest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`POST /swarm/use`."""
+
+    ids: tuple[str, ...]
+    step: Number
+
+
+class WithdrawRequest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`POST /swarm/withdraw`."""
+
+    ids: tuple[str, ...]
+    why: str = "stale"
+
+
+class VersionRequest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`PUT /swarm/version`."""
+
+    version: Number
+
+
+class HoldRequest(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`PUT /swarm/hold`: let calls wait or continue."""
+
+    held: bool
+
+
+class AliveAnswer(Struct, frozen=True, kw_only=True):
+    """Answer of `/alive`."""
+
+    expires: float
+    """Seconds after which the episode expires."""
+
+
+class ErrorDetail(Struct, frozen=True, kw_only=True):
+    """Reason of a refusal."""
+
+    message: str
+    code: str = ""
+
+
+class ErrorAnswer(Struct, frozen=True, kw_only=True):
+    """Body of a refusal."""
+
+    error: ErrorDetail

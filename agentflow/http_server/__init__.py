@@ -7,13 +7,15 @@ from agentflow.http_server._bodies import (
     RequestBodies,
     body_size,
 )
-from agentflow.http_server._connections import Connections, LimitedConnection, max_connections
 from agentflow.http_server._servers import (
     ACCEPTED_AT_ONCE,
     WAITING_CONNECTIONS,
     AsgiServer,
+    Connections,
+    LimitedConnection,
     cross_site,
     identify,
+    max_connections,
     serving,
 )
 

@@ -280,8 +280,8 @@ class RequestBodies:
         return values
 
     def _values(self, body: bytes | bytearray) -> int:
-        most = self._limits.max_values
-        return json_values(bytes(body), few=min(_FEW_VALUES, most), most=most)
+        limit = self._limits.max_values
+        return json_values(bytes(body), few=min(_FEW_VALUES, limit), most=limit)
 
     def _too_large(self) -> str:
         return f"a request may have at most {self._limits.max_bytes:,} bytes"

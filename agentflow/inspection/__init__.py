@@ -1,12 +1,13 @@
 """Read runs, finished or not, without changing them: the data behind the live view, reports and exports.
 
-`open_runs(place)` opens a run's folder, a folder of runs, a journal file or a Postgres database. See docs/journal.md.
+`open_runs(location)` opens a run's folder, a folder of runs, a journal file or a Postgres database. See docs/journal.md.
 """
 
-from agentflow.inspection._collection import RunCollection, open_runs
-from agentflow.inspection._reader import DAMAGE, MAX_TEXT, RunReader
-from agentflow.inspection._trees import nodes_by_spot
+from agentflow.inspection._collection import RunCollection, open_records, open_runs
+from agentflow.inspection._reader import DAMAGE, MAX_TEXT, RunReader, RunRecords
+from agentflow.inspection._trees import nodes_by_path
 from agentflow.inspection._types import (
+    AnswerRecord,
     CallDetail,
     CallSummary,
     NodeCitation,
@@ -19,6 +20,7 @@ from agentflow.inspection._types import (
     RunSummary,
     SeedAnswer,
     SeedCounts,
+    SeedRecord,
     SeedResults,
     SeedSummary,
     SeedTokens,
@@ -26,11 +28,13 @@ from agentflow.inspection._types import (
     StepFigures,
     TreeSkeleton,
     WorkState,
+    without_paths,
 )
 
 __all__ = [
     "DAMAGE",
     "MAX_TEXT",
+    "AnswerRecord",
     "CallDetail",
     "CallSummary",
     "NodeCitation",
@@ -42,9 +46,11 @@ __all__ = [
     "RunHit",
     "RunKind",
     "RunReader",
+    "RunRecords",
     "RunSummary",
     "SeedAnswer",
     "SeedCounts",
+    "SeedRecord",
     "SeedResults",
     "SeedSummary",
     "SeedTokens",
@@ -52,6 +58,8 @@ __all__ = [
     "StepFigures",
     "TreeSkeleton",
     "WorkState",
-    "nodes_by_spot",
+    "nodes_by_path",
+    "open_records",
     "open_runs",
+    "without_paths",
 ]

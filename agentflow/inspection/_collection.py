@@ -2,8 +2,8 @@
 
 import os
 import re
-from collections.abc import Iterator
-from contextlib import ExitStack
+from collections.abc import Generator, Iterator
+from contextlib import ExitStack, contextmanager
 from os import PathLike
 from pathlib import Path
 from shlex import quote
@@ -17,14 +17,14 @@ from agentflow._secrets import MASK, mask_text
 from agentflow._terminal import printable
 from agentflow._typeguards import is_object
 from agentflow.errors import ConfigurationError
-from agentflow.inspection._cards import card_or_error, runs_card
-from agentflow.inspection._reader import RunReader, damage_reported
+from agentflow.inspection._folders import folder_records
+from agentflow.inspection._reader import RunReader, RunRecords, card_or_error, damage_reported
 from agentflow.inspection._rollouts import EpisodeRun
 from agentflow.inspection._trainings import TrainingFolder, is_training, settings_of
 from agentflow.inspection._trees import TreeRun
 from agentflow.inspection._types import RunSummary, WorkState
 from agentflow.journal import JournalReader, StoredRun, is_same_database, journal_hosts, open_reader
-from agentflow.runs import JOURNAL_FILE, RUN_START
+from agentflow.runs import JOURNAL_FILE, RUN_START, html_card
 from agentflow.telemetry import get_logger
 from agentflow.trace import digest
 
@@ -47,13 +47,13 @@ class RunCollection:
             print([run.name for run in collection.runs()])
     """
 
-    def __init__(self, place: str | Path, journal: str = "") -> None:
+    def __init__(self, location: str | Path, journal: str = "") -> None:
         """Open it.
 
         :param journal: database that the settings of its runs may name.
         :raises ConfigurationError: one line, if there is no run.
         """
-        self.place = place
+        self.location = location
         """Folder, file or URL."""
         self._journal = journal
         self._refused: set[str] = set()
@@ -76,15 +76,15 @@ class RunCollection:
 
     def _repr_html_(self) -> str:
         """Return the runs as a table for notebooks."""
-        place = self._shown_place
-        return card_or_error(place, lambda: runs_card(place, self.runs()))
+        location = self._shown_location
+        return card_or_error(location, lambda: html_card(f"Runs of {location}", map(_card_row, self.runs())))
 
     @property
-    def _shown_place(self) -> str:
+    def _shown_location(self) -> str:
         """The place without a password."""
-        if isinstance(self.place, str) and (journal := self._journals.get(self.place)) is not None:
+        if isinstance(self.location, str) and (journal := self._journals.get(self.location)) is not None:
             return journal.shown
-        return str(self.place)
+        return str(self.location)
 
     def close(self) -> None:
         """Close all journals."""
@@ -114,32 +114,32 @@ class RunCollection:
 
         A training has no journal, and those of earlier versions take none.
         """
-        place, stored = self._stored.get(run, ("", None))
-        if stored is None or self._journals[str(place)].paused(stored.number) is None:
+        location, stored = self._stored.get(run, ("", None))
+        if stored is None or self._journals[str(location)].paused(stored.number) is None:
             return None
-        return place, stored.name
+        return location, stored.name
 
     def _find(self) -> None:
         """Open what is not open yet."""
-        if isinstance(self.place, str):
-            with damage_reported(self.place):
-                self._add_journal(self.place, None)
+        if isinstance(self.location, str):
+            with damage_reported(self.location):
+                self._add_journal(self.location, None)
             return
-        if not self.place.is_dir():
-            if not self.place.exists():
+        if not self.location.is_dir():
+            if not self.location.exists():
                 raise ConfigurationError(
-                    f"{self.place}: no such file or folder; name the output_dir of a run"
+                    f"{self.location}: no such file or folder; name the output_dir of a run"
                 )
-            folder = self.place.parent if self.place.name == JOURNAL_FILE else None
-            with damage_reported(self.place):
-                self._add_journal(self.place, folder)
+            folder = self.location.parent if self.location.name == JOURNAL_FILE else None
+            with damage_reported(self.location):
+                self._add_journal(self.location, folder)
             return
-        for folder in _folders(self.place, _DEPTH):
+        for folder in _folders(self.location, _DEPTH):
             try:
                 with damage_reported(folder):
                     self._add_folder(folder)
             except ConfigurationError as error:
-                if not self._readers and folder == self.place:
+                if not self._readers and folder == self.location:
                     raise
                 if str(error) not in self._refused:
                     logger.warning("a run is left out", reason=str(error))
@@ -147,12 +147,14 @@ class RunCollection:
         if not self._readers:
             reason = f"; {min(self._refused)}" if self._refused else ""
             raise ConfigurationError(
-                f"{self.place}: has no runs; name the output_dir of a run, or a folder of such folders{reason}"
+                f"{self.location}: has no runs; name the output_dir of a run, or a folder of such folders{reason}"
             )
 
     def _add_folder(self, folder: Path) -> None:
-        if not is_inside(folder, Path(self.place)):
-            raise ConfigurationError(f"{folder}: a link leads out of {self.place}; name the folder behind it")
+        if not is_inside(folder, Path(self.location)):
+            raise ConfigurationError(
+                f"{folder}: a link leads out of {self.location}; name the folder behind it"
+            )
         if os.path.lexists(folder / JOURNAL_FILE):
             find_file(folder / JOURNAL_FILE, folder)
             self._add_journal(folder / JOURNAL_FILE, folder)
@@ -165,33 +167,34 @@ class RunCollection:
             id = self._free(_id(folder.name, digest(folder.name, 4)), folder)
             self._readers[id] = TrainingFolder(id, folder)
 
-    def _add_journal(self, place: str | Path, folder: Path | None) -> None:
-        name = str(place)
+    def _add_journal(self, location: str | Path, folder: Path | None) -> None:
+        name = str(location)
         if (journal := self._journals.get(name)) is None:
-            journal = self._journals[name] = self._stack.enter_context(open_reader(place))
+            journal = self._journals[name] = self._stack.enter_context(open_reader(location))
         stored = journal.runs()
-        if folder is not None and isinstance(place, str):
+        if folder is not None and isinstance(location, str):
             # A shared database: the folder belongs to one of its runs.
-            own = settings_of(folder).get("run_name")
-            stored = [run for run in stored if run.name == own]
+            run_name = settings_of(folder).get("run_name")
+            stored = [run for run in stored if run.name == run_name]
         for run in stored:
             if (name, run.number) in self._known:
                 continue
             self._known.add((name, run.number))
             shown = folder.name if folder is not None and len(stored) == 1 else run.name
             id = self._free(
-                _id(shown, digest([shown, run.name, run.settings.decode(), _start(journal, run)], 4)), place
+                _id(shown, digest([shown, run.name, run.settings.decode(), _start(journal, run)], 4)),
+                location,
             )
             kind = EpisodeRun if _is_rollout(journal, run) else TreeRun
             self._readers[id] = kind(id, shown, journal, run, folder)
-            self._stored[id] = place, run
+            self._stored[id] = location, run
 
-    def _free(self, id: str, place: object) -> str:
+    def _free(self, id: str, location: object) -> str:
         """Return an id that no other run has."""
-        return f"{id}{digest(str(place), 2)}" if id in self._readers else id
+        return f"{id}{digest(str(location), 2)}" if id in self._readers else id
 
 
-def open_runs(place: str | PathLike[str], *, journal: str = "") -> RunCollection:
+def open_runs(location: str | PathLike[str], *, journal: str = "") -> RunCollection:
     """Open runs for reading: a run's folder, a folder of such folders, a journal file, or `postgresql://…`.
 
     They may be active, finished or killed; nothing is changed. See docs/journal.md.
@@ -199,8 +202,41 @@ def open_runs(place: str | PathLike[str], *, journal: str = "") -> RunCollection
     :param journal: address of the database that the settings in the folders name. No other is connected to.
     :raises ConfigurationError: one line, if there is no run that can be read.
     """
-    named = str(place)
-    return RunCollection(named if "://" in named else Path(place), journal)
+    named = str(location)
+    return RunCollection(named if "://" in named else Path(location), journal)
+
+
+@contextmanager
+def open_records(location: str | PathLike[str], name: str = "") -> Generator[RunRecords]:
+    """Open a single run: that of a journal or, in a folder without one, that of its files.
+
+    Example::
+
+        with open_records("results") as run:
+            print([record.tree.seed.content for record in run.records()])
+
+    :param name: name or id of the run, if the place has several.
+    :raises ConfigurationError: one line, if there is no such run that can be read.
+    """
+    folder = Path(location)
+    has_files = "://" not in str(location) and folder.is_dir() and not (folder / JOURNAL_FILE).is_file()
+    if has_files and (run := folder_records(folder)) is not None:
+        yield run
+        return
+    with open_runs(location) as collection:
+        runs = collection.runs()
+        matches = [run for run in runs if name in ("", run.name, run.id)]
+        if len(matches) != 1:
+            names = [run.name for run in matches or runs]
+            # Rollouts of an evaluation are named after their model.
+            choices = (run.name if names.count(run.name) == 1 else run.id for run in matches or runs)
+            reason = "has several runs" if matches else f"has no run {name}"
+            raise ConfigurationError(f"{location}: {reason}; --name one of {', '.join(choices)}")
+        yield collection.run(matches[0].id)
+
+
+def _card_row(run: RunSummary) -> tuple[str, str]:
+    return run.id, f"{run.kind.value}, {run.state.value}, {run.seeds.shown}"
 
 
 def _summary(reader: RunReader) -> RunSummary:
@@ -220,13 +256,15 @@ def _folders(folder: Path, depth: int) -> Iterator[Path]:
         yield folder
     elif depth and (depth == _DEPTH or not folder.is_symlink()):
         try:
-            inner = sorted(
-                each for each in folder.iterdir() if each.is_dir() and not each.name.startswith(".")
+            subfolders = sorted(
+                subfolder
+                for subfolder in folder.iterdir()
+                if subfolder.is_dir() and not subfolder.name.startswith(".")
             )
         except OSError:
             return
-        for each in inner:
-            yield from _folders(each, depth - 1)
+        for subfolder in subfolders:
+            yield from _folders(subfolder, depth - 1)
 
 
 def _journal_url(folder: Path) -> str | None:

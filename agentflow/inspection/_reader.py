@@ -1,20 +1,20 @@
 """Interface of a run that is read, and what runs with a journal share."""
 
+import time
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Generator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from functools import lru_cache
 from pathlib import Path
-from threading import Lock
 from typing import Any, Final, Generic, TypeVar
 
 import msgspec
 
 from agentflow._decoding import DECODE_ERRORS, decode_reason
-from agentflow._folder_files import read_file
+from agentflow._folder_files import read_file, read_lines
 from agentflow._typeguards import is_object
 from agentflow.errors import AgentFlowError, ConfigurationError, error_line
-from agentflow.inspection._cards import SHOWN_SEEDS, card_or_error, run_card
 from agentflow.inspection._types import (
     CallDetail,
     CallSummary,
@@ -26,6 +26,7 @@ from agentflow.inspection._types import (
     RunKind,
     RunSummary,
     SeedCounts,
+    SeedRecord,
     SeedResults,
     SeedSummary,
     SeedTokens,
@@ -36,16 +37,18 @@ from agentflow.inspection._types import (
 )
 from agentflow.journal import JournalReader, StoredRun, StoredSeed
 from agentflow.models import ImagePart, Message, TextPart, ToolCall, ToolReply, ToolSpec
-from agentflow.rollouts import TaskResult
-from agentflow.runs import RUN_MODELS, RUN_START, RunModels, RunStart, read_prompt
-from agentflow.synthesis import SeedResult
-from agentflow.trace import Blob, Observation, Reply, Text, TokenCall, TokenTree, Tree, digest
+from agentflow.runs import RUN_MODELS, RUN_START, RunModels, RunStart, html_card, read_prompt
+from agentflow.trace import Blob, Observation, Reply, Text, TokenTree, digest
 
 MAX_TEXT: Final = 1_000_000
 """Characters of a text that are returned; more of it is in the files of the run."""
 _MAX_REPORT: Final = 4 << 20
 SHORT: Final = 200
 """Characters of a beginning."""
+_CARD_SEEDS: Final = 10
+"""Seeds in the table of a run."""
+_CHUNK: Final = 200
+"""Seeds that are read at once."""
 DAMAGE: Final = (
     msgspec.MsgspecError, ValueError, TypeError, AttributeError, IndexError, ArithmeticError, RecursionError, MemoryError,
 )  # fmt: skip
@@ -53,6 +56,7 @@ DAMAGE: Final = (
 _SIGNATURES: Final = ((b"\x89PNG", "image/png"), (b"\xff\xd8", "image/jpeg"), (b"GIF8", "image/gif"))
 
 R = TypeVar("R")
+T = TypeVar("T", bound=msgspec.Struct)
 
 
 @contextmanager
@@ -74,7 +78,61 @@ def damage_reported(what: object) -> Generator[None]:
         raise ConfigurationError(f"{what}: a record of the run is damaged: {reason}") from None
 
 
-class RunReader(ABC):
+def json_lines(folder: Path, name: str, kind: type[T]) -> Iterator[T]:
+    """Yield the lines of a file of a run.
+
+    :raises ConfigurationError: one line with file and line, if one can't be read.
+    """
+    decoder, path = msgspec.json.Decoder(kind), folder / name
+    with unreadable_reported(path):
+        for number, line in enumerate(read_lines(path, folder), 1):
+            try:
+                yield decoder.decode(line)
+            except DECODE_ERRORS as error:
+                raise ConfigurationError(
+                    f"{path}:{number}: {decode_reason(error)}; name the output directory of a run"
+                ) from None
+
+
+@contextmanager
+def unreadable_reported(path: Path) -> Generator[None]:
+    """Raise `ConfigurationError` if a file can't be read."""
+    try:
+        yield
+    except OSError as error:
+        raise ConfigurationError(
+            f"{path}: can't be read: {error.strerror}; name the output directory of a finished run"
+        ) from None
+
+
+class RunRecords(ABC):
+    """All that a run has, seed by seed: a `RunReader`, or a folder with the files of a run and no journal."""
+
+    kind: RunKind
+    """Kind of the run."""
+
+    @property
+    @abstractmethod
+    def key(self) -> str:
+        """Key of the run; the same content has the same one."""
+
+    def tools(self) -> tuple[ToolSpec, ...]:
+        """Return the tools with their schemas; empty for runs of versions that did not store them."""
+        return ()
+
+    @abstractmethod
+    def records(self) -> Iterator[SeedRecord]:
+        """Yield the trees or episodes in the order of the run, the unfinished ones as far as they are known.
+
+        :raises ConfigurationError: one line, if something can't be read.
+        """
+
+    @abstractmethod
+    def image(self, image: Blob) -> bytes | None:
+        """Return the bytes of an image; `None`: it is missing."""
+
+
+class RunReader(RunRecords):
     """A run that is read; it may be active, finished or killed. Threads may share it, and nothing is changed.
 
     Every method reads what is committed at that moment. Unknown seeds, spots, calls and blobs raise `KeyError`.
@@ -93,20 +151,14 @@ class RunReader(ABC):
     """Id in its collection."""
     name: str
     """Name of the run."""
-    kind: RunKind
-    """Kind of the run."""
 
     def _repr_html_(self) -> str:
         """Return the run as a table for notebooks."""
-        return card_or_error(self.id, lambda: run_card(self.summary(), self.seeds(limit=SHOWN_SEEDS)))
+        return card_or_error(self.id, lambda: _run_card(self.summary(), self.seeds(limit=_CARD_SEEDS)))
 
     @abstractmethod
     def summary(self) -> RunSummary:
         """Return the run without its seeds."""
-
-    def tools(self) -> tuple[ToolSpec, ...]:
-        """Return the tools with their schemas; empty for runs of versions that did not store them."""
-        return ()
 
     @abstractmethod
     def seeds(
@@ -128,22 +180,22 @@ class RunReader(ABC):
         """Return the shape of a tree, or of the turns of an episode: one branch for each try."""
 
     @abstractmethod
-    def nodes(self, seed: str, spots: Sequence[str]) -> list[NodeSummary]:
+    def nodes(self, seed: str, node_paths: Sequence[str]) -> list[NodeSummary]:
         """Return nodes as rows, in this order; unknown ones are left out."""
 
     @abstractmethod
-    def children(self, seed: str, spot: str) -> list[NodeSummary]:
+    def children(self, seed: str, node_path: str) -> list[NodeSummary]:
         """Return the children of a node as rows."""
 
     @abstractmethod
-    def node(self, seed: str, spot: str) -> NodeDetail:
+    def node(self, seed: str, node_path: str) -> NodeDetail:
         """Return a node with everything that is known about it."""
 
-    def text(self, seed: str, spot: str, part: int) -> str:
+    def text(self, seed: str, node_path: str, part: int) -> str:
         """Return a whole text of an observation, by its place among the parts; a node has the first million characters."""
-        found = self.node(seed, spot).parts
-        if part < len(found) and not found[part].blob:
-            return found[part].text
+        parts = self.node(seed, node_path).parts
+        if part < len(parts) and not parts[part].blob:
+            return parts[part].text
         raise KeyError(part)
 
     @abstractmethod
@@ -163,21 +215,6 @@ class RunReader(ABC):
     def tokens(self, seed: str) -> list[SeedTokens]:
         """Return the rows of exact tokens of a seed; empty if its engine reported none."""
 
-    def planner_calls(self, seed: str) -> list[TokenCall]:
-        """Return the planner's calls with known tokens, of a synthesis; their keys are `plan/SPOT/NUMBER`."""
-        del seed
-        return []
-
-    def tree(self, seed: str) -> Tree | None:
-        """Return the whole tree of a synthesis, as far as it is judged; `None` in other runs."""
-        del seed
-        return None
-
-    def result(self, seed: str) -> SeedResult | TaskResult | None:
-        """Return the result of a finished seed of a synthesis or a rollout; the tree in it has no observations."""
-        del seed
-        return None
-
     def metrics(self) -> list[StepFigures]:
         """Return the figures of all training steps."""
         return []
@@ -185,6 +222,12 @@ class RunReader(ABC):
     def blob(self, digest: str) -> tuple[bytes, str]:
         """Return the bytes with a SHA-256, and their MIME type as far as their beginning tells."""
         raise KeyError(digest)
+
+    def image(self, image: Blob) -> bytes | None:
+        """Return the bytes of an image; `None`: it is missing."""
+        with suppress(KeyError):
+            return self.blob(image.hash)[0]
+        return None
 
     @abstractmethod
     def search(self, text: str, limit: int = 100, seed: str | None = None) -> list[RunHit]:
@@ -216,10 +259,14 @@ class JournalRun(RunReader, Generic[R]):
         settings: object = msgspec.json.decode(stored.settings)
         self.settings: Mapping[str, Any] = settings if is_object(settings) else {}
         """Settings that decide its content."""
-        self.key = digest(settings, 16)
+        self._key = digest(settings, 16)
+        # Results never change.
+        self._read_result = lru_cache(maxsize=8)(self._decoded_result)
+
+    @property
+    def key(self) -> str:
         """Key of the run, from which ids derive."""
-        self._lock = Lock()
-        self._results: dict[int, R] = {}
+        return self._key
 
     def summary(self) -> RunSummary:
         """Return the run without its seeds."""
@@ -275,22 +322,24 @@ class JournalRun(RunReader, Generic[R]):
         last = -1 if not after else self._journal.seed(self._run, after).seed.index
         done = None if state is None else state is WorkState.DONE
         begun = None if state is None or done else state is not WorkState.WAITING
-        wanted = text.casefold()
-        found: list[StoredSeed] = []
-        while len(found) < limit:
+        lowered = text.casefold()
+        matches: list[StoredSeed] = []
+        while len(matches) < limit:
             chunk = self._journal.seeds(self._run, after=last, limit=max(limit, 200), done=done, begun=begun)
             if not chunk:
                 break
             last = chunk[-1].seed.index
-            found += [
-                each
-                for each in chunk
-                if (state is None or _state(each) is state)
+            matches += [
+                stored
+                for stored in chunk
+                if (state is None or seed_state(stored) is state)
                 and (
-                    not wanted or wanted in each.seed.id.casefold() or wanted in each.seed.content.casefold()
+                    not lowered
+                    or lowered in stored.seed.id.casefold()
+                    or lowered in stored.seed.content.casefold()
                 )
             ]
-        return self._summaries(found[:limit])
+        return self._summaries(matches[:limit])
 
     def seed(self, seed: str) -> SeedSummary:
         """Return one seed."""
@@ -300,28 +349,47 @@ class JournalRun(RunReader, Generic[R]):
         """Return a seed as it is stored."""
         return self._journal.seed(self._run, seed)
 
-    @abstractmethod
-    def _summaries(self, found: Sequence[StoredSeed]) -> list[SeedSummary]: ...
+    def records(self) -> Iterator[SeedRecord]:
+        """Yield the trees or episodes in the order of the run, the unfinished ones as far as they are known."""
+        shown, last = self._folder or self.name, -1
+        while True:
+            with damage_reported(shown):
+                chunk = self._journal.seeds(self._run, after=last, limit=_CHUNK)
+            for stored in chunk:
+                with damage_reported(f"{shown}: {stored.seed.id}"):
+                    record = self._record(stored)
+                if record is not None:
+                    yield record
+            if not chunk:
+                return
+            last = chunk[-1].seed.index
 
     @abstractmethod
-    def _details(self, stored: StoredSeed, spots: Sequence[str]) -> dict[str, NodeDetail]:
+    def _record(self, stored: StoredSeed) -> SeedRecord | None:
+        """Return all that the run has of a seed; `None`: nothing."""
+
+    @abstractmethod
+    def _summaries(self, stored_seeds: Sequence[StoredSeed]) -> list[SeedSummary]: ...
+
+    @abstractmethod
+    def _details(self, stored: StoredSeed, node_paths: Sequence[str]) -> dict[str, NodeDetail]:
         """Return nodes by spot, in a synthesis without their calls; unknown ones are left out."""
 
-    def nodes(self, seed: str, spots: Sequence[str]) -> list[NodeSummary]:
+    def nodes(self, seed: str, node_paths: Sequence[str]) -> list[NodeSummary]:
         """Return nodes as rows."""
-        found = self._details(self.stored(seed), spots)
-        return [_row(found[spot]) for spot in spots if spot in found]
+        details = self._details(self.stored(seed), node_paths)
+        return [_row(details[node_path]) for node_path in node_paths if node_path in details]
 
     @abstractmethod
-    def _observation(self, stored: StoredSeed, spot: str) -> Observation:
+    def _observation(self, stored: StoredSeed, node_path: str) -> Observation:
         """Return the observation of a node."""
 
-    def text(self, seed: str, spot: str, part: int) -> str:
+    def text(self, seed: str, node_path: str, part: int) -> str:
         """Return a whole text of an observation, by its place among the parts."""
-        found = self._observation(self.stored(seed), spot).parts[part : part + 1]
-        for each in found:
-            if isinstance(each, Text):
-                return each.text
+        parts = self._observation(self.stored(seed), node_path).parts[part : part + 1]
+        for node_part in parts:
+            if isinstance(node_part, Text):
+                return node_part.text
         raise KeyError(part)
 
     def with_prompt(self, call: CallSummary) -> CallDetail:
@@ -335,26 +403,16 @@ class JournalRun(RunReader, Generic[R]):
         return CallDetail(call=call, prompt=tuple(map(shown_message, messages)))
 
     @abstractmethod
-    def spot_of(self, key: str) -> str | None:
+    def node_path_of(self, key: str) -> str | None:
         """Return the spot of the node that an entry belongs to; `None`: it changes no node."""
 
     def result_of(self, stored: StoredSeed) -> R | None:
-        """Return the result of a seed; the last ones are remembered, because they never change."""
-        number = stored.seed.index
-        if not stored.done:
-            return None
-        with self._lock:
-            if (known := self._results.get(number)) is not None:
-                return known
-        body = self._journal.harvests(self._run, [number]).get(number)
-        if body is None:
-            return None
-        found = msgspec.json.decode(body, type=self.result_type)
-        with self._lock:
-            while len(self._results) >= 8:
-                del self._results[next(iter(self._results))]
-            self._results[number] = found
-        return found
+        """Return the result of a seed."""
+        return self._read_result(stored.seed.index) if stored.done else None
+
+    def _decoded_result(self, number: int) -> R | None:
+        body = self._journal.results(self._run, [number]).get(number)
+        return None if body is None else msgspec.json.decode(body, type=self.result_type)
 
     def blob(self, digest: str) -> tuple[bytes, str]:
         """Return the bytes with a SHA-256, and their MIME type."""
@@ -369,25 +427,28 @@ class JournalRun(RunReader, Generic[R]):
         hits: list[RunHit] = []
         if seed is None:
             hits += [
-                RunHit(seed=each.id, spot="", place="seed", excerpt=excerpt(each.text, text))
-                for each in self.seeds(limit=limit, text=text)
+                RunHit(seed=seed_summary.id, spot="", place="seed", excerpt=excerpt(seed_summary.text, text))
+                for seed_summary in self.seeds(limit=limit, text=text)
             ]
         number = None if seed is None else self.stored(seed).seed.index
-        found = self._journal.find(self._run, words, limit - len(hits), number) if len(hits) < limit else []
+        entries = self._journal.find(self._run, words, limit - len(hits), number) if len(hits) < limit else []
         names = {
-            each.seed.index: each.seed.id
-            for each in self._journal.seeds(
-                self._run, numbers={row[0] for row in found}, limit=len(found) + 1
+            stored.seed.index: stored.seed.id
+            for stored in self._journal.seeds(
+                self._run, numbers={row[0] for row in entries}, limit=len(entries) + 1
             )
         }
-        for index, key, around in found:
-            spot = self.spot_of(key)
-            place = (
+        for index, key, around in entries:
+            node_path = self.node_path_of(key)
+            kind = (
                 "observation" if "act" in key.split("/") else "plan" if key.startswith("plan/") else "answer"
             )
             hits.append(
                 RunHit(
-                    seed=names.get(index, ""), spot=spot or "", place=place, excerpt=excerpt(around, words)
+                    seed=names.get(index, ""),
+                    spot=node_path or "",
+                    place=kind,
+                    excerpt=excerpt(around, words),
                 )
             )
         return hits
@@ -397,12 +458,14 @@ class JournalRun(RunReader, Generic[R]):
         watched = None if seed is None else self.stored(seed).seed.index
         news = self._journal.news(self._run, cursor, watched)
         names = self._journal.seeds(self._run, numbers=news.seeds[:1000], limit=1000) if news.seeds else []
-        spots = dict.fromkeys(spot for key in news.keys if (spot := self.spot_of(key)) is not None)
+        node_paths = dict.fromkeys(
+            node_path for key in news.keys if (node_path := self.node_path_of(key)) is not None
+        )
         return RunChanges(
             cursor=news.cursor,
             summary=news.changed,
-            seeds=tuple(each.seed.id for each in names),
-            spots=tuple(spots),
+            seeds=tuple(stored.seed.id for stored in names),
+            spots=tuple(node_paths),
         )
 
     def _failures(self, *, done: bool) -> dict[str, int]:
@@ -412,12 +475,12 @@ class JournalRun(RunReader, Generic[R]):
             report = self._read_report(name)
             if not is_object(report):
                 continue
-            found = Counter[str]()
+            counts = Counter[str]()
             for name in ("failures", "model_failures", "tool_failures"):
                 kinds: object = report.get(name)
                 if is_object(kinds):
-                    found.update({kind: number for kind, number in kinds.items() if isinstance(number, int)})
-            return dict(sorted(found.items()))
+                    counts.update({kind: number for kind, number in kinds.items() if isinstance(number, int)})
+            return dict(sorted(counts.items()))
         return stored
 
     def _read_report(self, name: str) -> object:
@@ -431,17 +494,13 @@ class JournalRun(RunReader, Generic[R]):
             raise ConfigurationError(f"{self._folder / name}: can't be read: {error.strerror}") from None
 
 
-def _state(stored: StoredSeed) -> WorkState:
+def seed_state(stored: StoredSeed) -> WorkState:
+    """Return the state of a stored seed."""
     if stored.done:
         return WorkState.DONE
     if stored.active:
         return WorkState.RUNNING
     return WorkState.STOPPED if stored.claims else WorkState.WAITING
-
-
-def seed_state(stored: StoredSeed) -> WorkState:
-    """Return the state of a stored seed."""
-    return _state(stored)
 
 
 def short(text: str, limit: int = SHORT) -> str:
@@ -452,9 +511,9 @@ def short(text: str, limit: int = SHORT) -> str:
 
 def excerpt(text: str, words: str) -> str:
     """Return the text around the first occurrence, in one line."""
-    place = max(text.casefold().find(words.casefold()), 0)
-    begin = max(0, place - SHORT // 2)
-    return short(f"{'…' if begin else ''}{text[begin : place + len(words) + SHORT // 2]}", 2 * SHORT)
+    start = max(text.casefold().find(words.casefold()), 0)
+    beginning = max(0, start - SHORT // 2)
+    return short(f"{'…' if beginning else ''}{text[beginning : start + len(words) + SHORT // 2]}", 2 * SHORT)
 
 
 def parts_of(observation: Observation) -> tuple[NodePart, ...]:
@@ -494,13 +553,13 @@ def shown_message(message: Message) -> ShownMessage:
     texts: list[str] = []
     images: list[Blob] = []
     for part in message.parts:
-        for each in (
+        for shown in (
             (TextPart(f"result of {part.call}"), *part.parts) if isinstance(part, ToolReply) else (part,)
         ):
-            if isinstance(each, ImagePart):
-                images.append(Blob(each.data.decode("ascii", "replace"), each.mime))
+            if isinstance(shown, ImagePart):
+                images.append(Blob(shown.data.decode("ascii", "replace"), shown.mime))
             else:
-                texts.append(each.text if isinstance(each, TextPart) else _call_text(each))
+                texts.append(shown.text if isinstance(shown, TextPart) else _call_text(shown))
     return ShownMessage(role=message.role, text="\n\n".join(texts)[:MAX_TEXT], images=tuple(images))
 
 
@@ -528,7 +587,40 @@ def call_of(key: str, role: str, reply: Reply[Any], seconds: float | None = None
 def token_rows(tree: TokenTree) -> list[SeedTokens]:
     """Return the rows of a token tree."""
     rows: list[SeedTokens] = []
-    for row in tree.rows():
-        pieces, title = tuple(tree.pieces(row.call)), f"{len(row.ids)} tokens up to {row.call}"
-        rows.append(SeedTokens(title=title, agent=row.voice.agent or row.voice.role, pieces=pieces))
+    for call in tree.rows():
+        pieces, voice = tuple(tree.pieces(call)), tree.voice(call)
+        title = f"{sum(len(piece.ids) for piece in pieces)} tokens up to {call}"
+        rows.append(SeedTokens(title=title, agent=voice.agent or voice.role, pieces=pieces))
     return rows
+
+
+def _run_card(run: RunSummary, seeds: Sequence[SeedSummary]) -> str:
+    """Return the table of a run with its first seeds, for notebooks."""
+    begun = "" if run.started is None else time.strftime("%Y-%m-%d %H:%M", time.localtime(run.started))
+    calls = {role: used for role, used in run.usage.items() if used.calls}
+    rows = [
+        ("state", run.state.value),
+        ("folder", run.folder),
+        ("started", begun),
+        ("seeds", run.seeds.shown),
+        ("steps", str(run.steps or "")),
+        *((f"model of the {role}", name) for role, name in run.models.items()),
+        *(
+            (f"calls of the {role}", f"{used.calls}, {used.prompt_tokens + used.completion_tokens} tokens")
+            for role, used in calls.items()
+        ),
+        ("cost", "" if run.cost is None else f"{run.cost:.4f}"),
+        *((f"failed: {kind}", str(number)) for kind, number in run.failures.items()),
+        *((seed.id, f"{seed.state.value}: {seed.text}") for seed in seeds),
+    ]
+    left = run.seeds.total - len(seeds)
+    shown = [(name, text) for name, text in rows if text]
+    return html_card(f"{run.kind.value} {run.name}", shown, note=f"{left} more seeds" if left > 0 else "")
+
+
+def card_or_error(title: str, card: Callable[[], str]) -> str:
+    """Return a table, or one with the reason that the run can't be read: a notebook would show a traceback."""
+    try:
+        return card()
+    except ConfigurationError as error:
+        return html_card(title, [("can't be read", str(error))])

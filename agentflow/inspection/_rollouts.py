@@ -1,14 +1,15 @@
 """Rollout runs: the turns of each try from the entries of a task's page."""
 
 import re
-from collections.abc import Mapping, Sequence
-from itertools import groupby
-from typing import Any, Final
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain, groupby
+from typing import Any, Final, NamedTuple
 
 import msgspec
-from msgspec import Struct, field
+from msgspec import Struct
 from msgspec.structs import replace
 
+from agentflow.engine import TimedResult
 from agentflow.inspection._reader import (
     JournalRun,
     call_of,
@@ -18,35 +19,42 @@ from agentflow.inspection._reader import (
     token_rows,
 )
 from agentflow.inspection._types import (
+    AnswerRecord,
     CallDetail,
     CallSummary,
     NodeDetail,
     NodeSummary,
     RunKind,
     SeedAnswer,
+    SeedRecord,
     SeedResults,
     SeedSummary,
     SeedTokens,
     TreeSkeleton,
+    empty_tree,
 )
 from agentflow.journal import StoredSeed
-from agentflow.rollouts import TaskResult, task_of
-from agentflow.team import AgentAnswer, TimedResult
+from agentflow.rollouts import TaskResult, episode_tree, task_of
+from agentflow.team import AgentAnswer
 from agentflow.trace import (
     ActionOutcome,
     Command,
     DecidedStep,
     Decision,
+    Exchange,
     Failure,
     NextStep,
     Observation,
     Reply,
     Text,
     TokenCall,
+    Tokens,
     TokenTree,
+    Tree,
     Turn,
     Verdict,
     Voice,
+    calls_of_answer,
 )
 
 _TURN: Final = re.compile(r"try(\d+)/(\d+)/(.+)")
@@ -56,62 +64,41 @@ _ROLES: Final = {
 }  # fmt: skip
 
 
-class _Turn(Struct):
-    """Turn of a try as far as it is recorded."""
+class _RecordedTries(NamedTuple):
+    """Tries of a task as far as they are recorded."""
 
-    number: int
-    intent: str = ""
-    tool: str = ""
-    arguments: dict[str, Any] = field(default_factory=dict[str, Any])
-    outcome: ActionOutcome | None = None
-    outcome_key: str = ""
-    decision: Decision | None = None
-    calls: list[CallSummary] = field(default_factory=list[CallSummary])
-    refused: Failure | None = None
-    turn: Turn | None = None
-
-    @property
-    def failure(self) -> Failure | None:
-        """Reason for a failed call."""
-        if self.turn is not None:
-            return self.turn.failure
-        return self.refused if self.outcome is None else self.outcome.failure
-
-    @property
-    def verdict(self) -> str:
-        """`new`, or `error` after a failed call; empty: it is not done."""
-        trouble = self.outcome is not None and bool(self.outcome.trouble)
-        if self.failure is not None or trouble:
-            return Verdict.ERROR.value
-        return Verdict.NEW.value if self.outcome is not None or self.turn is not None else ""
-
-
-class _TaskPage(Struct):
-    """Recorded tries of a task."""
-
-    tries: dict[int, list[_Turn]]
-    other: list[CallSummary]
+    nodes: dict[str, NodeDetail]
+    """Turns by their node paths: the tries are branches at the root, their turns follow each other."""
+    observations: dict[str, Observation]
+    """Whole observations of turns with a result."""
+    others: list[CallSummary]
     """Calls that belong to no turn: analysis, summaries, the answer."""
 
+    def children(self, node_path: str) -> list[str]:
+        """Return the node paths of the next turn, or at the root of the first turn of each try."""
+        if node_path:
+            return [f"{node_path}-0"] if f"{node_path}-0" in self.nodes else []
+        return sorted((first for first in self.nodes if "-" not in first), key=int)
 
-class _KnownScore(Struct, frozen=True):
+
+class _EndScore(Struct, frozen=True):
     score: float
 
 
-class _KnownSolution(Struct, frozen=True):
+class _EndSolution(Struct, frozen=True):
     answer: str = ""
 
 
-class _KnownEpisode(Struct, frozen=True):
-    solution: _KnownSolution | None = None
+class _EndEpisode(Struct, frozen=True):
+    solution: _EndSolution | None = None
 
 
 class _TaskEnd(Struct, frozen=True):
     """Figures of a result; its long parts are skipped."""
 
     failure: Failure | None = None
-    scored: _KnownScore | None = None
-    episode: _KnownEpisode | None = None
+    scored: _EndScore | None = None
+    episode: _EndEpisode | None = None
 
 
 class EpisodeRun(JournalRun[TaskResult]):
@@ -120,22 +107,22 @@ class EpisodeRun(JournalRun[TaskResult]):
     kind = RunKind.ROLLOUT
     result_type = TaskResult
 
-    def spot_of(self, key: str) -> str | None:
+    def node_path_of(self, key: str) -> str | None:
         """Return the spot of the turn that an entry belongs to."""
-        found = _TURN.fullmatch(key)
-        return None if found is None else _spot(int(found[1]), int(found[2]))
+        match = _TURN.fullmatch(key)
+        return None if match is None else _node_path(int(match[1]), int(match[2]))
 
-    def _summaries(self, found: Sequence[StoredSeed]) -> list[SeedSummary]:
-        done = [each.seed.index for each in found if each.done]
+    def _summaries(self, stored_seeds: Sequence[StoredSeed]) -> list[SeedSummary]:
+        done = [stored.seed.index for stored in stored_seeds if stored.done]
         ends = {
             number: msgspec.json.decode(body, type=_TaskEnd)
-            for number, body in self._journal.harvests(self._run, done).items()
+            for number, body in self._journal.results(self._run, done).items()
         }
         summaries: list[SeedSummary] = []
-        for each in found:
-            seed, end = each.seed, ends.get(each.seed.index)
+        for stored in stored_seeds:
+            seed, end = stored.seed, ends.get(stored.seed.index)
             task, sample = task_of(seed)
-            keys = self._journal.keys_below(self._run, seed.index, "try") if each.claims else []
+            keys = self._journal.keys_below(self._run, seed.index, "try") if stored.claims else []
             solution = end.episode.solution if end is not None and end.episode is not None else None
             scored = None if end is None else end.scored
             summaries.append(
@@ -143,7 +130,7 @@ class EpisodeRun(JournalRun[TaskResult]):
                     id=seed.id,
                     index=seed.index,
                     text=short(task.question),
-                    state=seed_state(each),
+                    state=seed_state(stored),
                     nodes=len({acts[0] for key in keys if (acts := re.match(r"\d+/\d+/(?=.*act)", key))}),
                     score=None if scored is None else 0.0 if end and end.failure else scored.score,
                     answer="" if solution is None else short(solution.answer),
@@ -158,71 +145,58 @@ class EpisodeRun(JournalRun[TaskResult]):
         """Return the tries of a task and their turns."""
         stored = self.stored(seed)
         cursor = self._journal.news(self._run, "").cursor
-        turns = self._turns(stored)
-        spots = sorted(turns, key=lambda spot: (spot.count("-"), int(spot.partition("-")[0])))
+        nodes = self._tries(stored).nodes
+        node_paths = sorted(
+            nodes, key=lambda node_path: (node_path.count("-"), int(node_path.partition("-")[0]))
+        )
         marks = {"": ".", Verdict.NEW.value: "n", Verdict.ERROR.value: "x"}
         return TreeSkeleton(
             seed=seed,
             state=seed_state(stored),
-            spots=("", *spots),
-            marks="n" + "".join(marks[turns[spot].verdict] for spot in spots),
+            spots=("", *node_paths),
+            marks="n" + "".join(marks[nodes[node_path].verdict] for node_path in node_paths),
             cursor=cursor,
         )
 
-    def children(self, seed: str, spot: str) -> list[NodeSummary]:
+    def children(self, seed: str, node_path: str) -> list[NodeSummary]:
         """Return the next turn, or at the root the first turn of each try."""
-        turns = self._turns(self.stored(seed))
-        if spot and spot not in turns:
-            raise KeyError(spot)
-        return self.nodes(seed, _children(turns, spot))
+        tries = self._tries(self.stored(seed))
+        if node_path and node_path not in tries.nodes:
+            raise KeyError(node_path)
+        return self.nodes(seed, tries.children(node_path))
 
-    def node(self, seed: str, spot: str) -> NodeDetail:
+    def node(self, seed: str, node_path: str) -> NodeDetail:
         """Return a turn with everything that is known about it."""
-        return self._details(self.stored(seed), [spot])[spot]
+        return self._details(self.stored(seed), [node_path])[node_path]
 
-    def _details(self, stored: StoredSeed, spots: Sequence[str]) -> dict[str, NodeDetail]:
-        page = self._page(stored)
-        turns = _by_spot(page)
-        found: dict[str, NodeDetail] = {}
-        for spot in spots:
-            detail = NodeDetail(spot=spot, id="", children=len(_children(turns, spot)))
-            if not spot:
-                parts = parts_of(self._observation(stored, spot))
-                found[spot] = replace(detail, parts=parts, verdict=Verdict.NEW.value, calls=tuple(page.other))
-            elif (turn := turns.get(spot)) is not None:
-                decision, outcome = turn.decision, turn.outcome
-                asked = (call for call in turn.calls if call.role in ("planner", "agent"))
-                found[spot] = replace(
-                    detail,
-                    intent=turn.intent,
-                    reasoning="\n\n".join(call.reasoning for call in asked if call.reasoning),
-                    tool=turn.tool,
-                    arguments=turn.arguments,
-                    parts=() if outcome is None else parts_of(outcome.observation),
-                    verdict=turn.verdict,
-                    reason="" if decision is None else f"{decision.assessment.value}: {decision.analysis}",
-                    judge="" if decision is None else "model",
-                    failure=turn.failure,
-                    trouble="" if outcome is None else outcome.trouble,
-                    calls=tuple(turn.calls),
-                )
-        return found
+    def _details(self, stored: StoredSeed, node_paths: Sequence[str]) -> dict[str, NodeDetail]:
+        tries = self._tries(stored)
+        root = NodeDetail(
+            spot="",
+            id="",
+            parts=parts_of(_question(stored)),
+            verdict=Verdict.NEW.value,
+            children=len(tries.children("")),
+            calls=tuple(tries.others),
+        )
+        return {
+            node_path: tries.nodes[node_path] if node_path else root
+            for node_path in node_paths
+            if not node_path or node_path in tries.nodes
+        }
 
-    def _observation(self, stored: StoredSeed, spot: str) -> Observation:
-        if not spot:
-            task, _ = task_of(stored.seed)
-            return Observation((Text(task.question), *task.images))
-        outcome = self._turns(stored)[spot].outcome
-        return Observation(()) if outcome is None else outcome.observation
+    def _observation(self, stored: StoredSeed, node_path: str) -> Observation:
+        if not node_path:
+            return _question(stored)
+        tries = self._tries(stored)
+        if node_path not in tries.nodes:
+            raise KeyError(node_path)
+        return tries.observations.get(node_path, Observation(()))
 
     def call(self, seed: str, key: str) -> CallDetail:
         """Return a model call with its prompt."""
-        page = self._page(self.stored(seed))
-        calls = [
-            *page.other,
-            *(call for turns in page.tries.values() for turn in turns for call in turn.calls),
-        ]
-        for call in calls:
+        tries = self._tries(self.stored(seed))
+        for call in chain(tries.others, *(node.calls for node in tries.nodes.values())):
             if call.key == key:
                 return self.with_prompt(call)
         raise KeyError(key)
@@ -255,9 +229,26 @@ class EpisodeRun(JournalRun[TaskResult]):
             seconds=episode.seconds,
         )
 
-    def result(self, seed: str) -> TaskResult | None:
-        """Return the result of a finished task."""
-        return self.result_of(self.stored(seed))
+    def _record(self, stored: StoredSeed) -> SeedRecord:
+        result = self.result_of(stored)
+        if result is None:
+            task, _ = task_of(stored.seed)
+            return SeedRecord(tree=empty_tree(stored.seed.id, task.id, short(task.question)), is_episode=True)
+        episode, kwargs = result.episode, result.task.kwargs
+        facts: dict[str, Any] = {
+            "sample": result.sample,
+            "agent": "" if episode is None else episode.agent,
+            "ending": None if episode is None else episode.ending.value,
+            **({"kwargs": kwargs} if kwargs else {}),
+        }
+        return episode_record(
+            episode_tree(result),
+            answer=result.answer,
+            score=None if result.scored is None else result.score,
+            references=result.task.references,
+            exchanges=() if episode is None else episode.exchanges,
+            facts=facts,
+        )
 
     def tokens(self, seed: str) -> list[SeedTokens]:
         """Return the rows of exact tokens of all roles."""
@@ -272,119 +263,141 @@ class EpisodeRun(JournalRun[TaskResult]):
                     tree.add(TokenCall(id=key, voice=voice, tokens=reply.tokens))
         return token_rows(tree)
 
-    def _turns(self, stored: StoredSeed) -> dict[str, _Turn]:
-        return _by_spot(self._page(stored))
-
-    def _page(self, stored: StoredSeed) -> _TaskPage:
-        """Read the page of a task. The last try of a finished one is that of its result."""
+    def _tries(self, stored: StoredSeed) -> _RecordedTries:
+        """Read the tries of a task. The last one of a finished task is that of its result."""
         entries = self._journal.entries(self._run, stored.seed.index, "try")
-        page = _TaskPage({}, [])
-        for attempt, keys in groupby(sorted(entries, key=_order), key=lambda key: _order(key)[0]):
-            own = {key.partition("/")[2]: entries[key] for key in keys}
-            turns, other = _read_try(f"try{attempt}", own)
-            page.tries[attempt] = turns
-            page.other += other
         result = self.result_of(stored)
-        if result is not None and result.episode is not None and result.tries in page.tries:
-            _complete(page.tries[result.tries], result.turns)
-        return page
+        tries = _RecordedTries({}, {}, [])
+        for attempt, keys in groupby(sorted(entries, key=_order), key=lambda key: _order(key)[0]):
+            nodes: list[tuple[NodeDetail, Observation | None]] = []
+            for number, turn_keys in groupby(keys, key=lambda key: key.split("/")[1]):
+                bodies = {key.partition("/")[2]: entries[key] for key in turn_keys}
+                if number.isdecimal():
+                    nodes += _turn_nodes(f"try{attempt}", number, bodies)
+                else:
+                    tries.others.extend(_calls(f"try{attempt}", bodies))
+            if result is not None and result.episode is not None and result.tries == attempt:
+                nodes += [(_EMPTY, None)] * (len(result.turns) - len(nodes))
+                nodes = [
+                    (_completed(node, turn), observation)
+                    for (node, observation), turn in zip(nodes, result.turns, strict=False)
+                ]
+            for number, (node, observation) in enumerate(nodes, 1):
+                node_path = _node_path(attempt, number)
+                tries.nodes[node_path] = replace(node, spot=node_path, children=int(number < len(nodes)))
+                if observation is not None:
+                    tries.observations[node_path] = observation
+        return tries
 
 
-def _complete(turns: list[_Turn], known: Sequence[Turn]) -> None:
-    """Add what the result of an episode knows about its turns."""
-    del turns[len(known) :]
-    turns += [_Turn(number) for number in range(len(turns) + 1, len(known) + 1)]
-    for turn, whole in zip(turns, known, strict=True):
-        turn.turn, turn.decision = whole, whole.decision
-        turn.intent = whole.step.sub_goal or whole.step.justification
-        turn.tool = whole.step.tool_name if whole.action is None else whole.action.tool
-        turn.arguments = turn.arguments if whole.action is None else whole.action.arguments
+_EMPTY: Final = NodeDetail(spot="", id="")
 
 
-def _read_try(name: str, entries: Mapping[str, bytes]) -> tuple[list[_Turn], list[CallSummary]]:
-    """Return the turns of one try, and its other calls."""
-    turns: list[_Turn] = []
-    other: list[CallSummary] = []
-    for key, body in entries.items():
-        number, _, what = key.partition("/")
-        role = _role(key)
-        if not number.isdecimal():
-            if role:
-                timed = msgspec.json.decode(body, type=TimedResult[Reply[Any]])
-                other.append(call_of(f"{name}/{key}", role, timed.value, timed.seconds))
-            continue
-        if what == "agent":
-            _add_agent_turns(turns, f"{name}/{key}", body)
-            continue
-        if what.startswith("act/"):
-            _add_outcome(turns, int(number), int(what.removeprefix("act/")), body)
-            continue
-        turn = _turn_of(turns, int(number))
-        if what.startswith("act"):
-            turn.outcome = msgspec.json.decode(body, type=TimedResult[ActionOutcome]).value
-        elif role:
+def _question(stored: StoredSeed) -> Observation:
+    task, _ = task_of(stored.seed)
+    return Observation((Text(task.question), *task.images))
+
+
+def _completed(node: NodeDetail, turn: Turn) -> NodeDetail:
+    """Add what the result of an episode has of a turn."""
+    action = turn.action
+    failed = turn.failure is not None or bool(node.trouble)
+    return replace(
+        node,
+        intent=turn.step.sub_goal or turn.step.justification,
+        tool=turn.step.tool_name if action is None else action.tool,
+        arguments=node.arguments if action is None else action.arguments,
+        verdict=(Verdict.ERROR if failed else Verdict.NEW).value,
+        failure=turn.failure,
+        **_judged(turn.decision),
+    )
+
+
+def _judged(decision: Decision | None) -> dict[str, str]:
+    if decision is None:
+        return {"reason": "", "judge": ""}
+    return {"reason": f"{decision.assessment.value}: {decision.analysis}", "judge": "model"}
+
+
+def _calls(prefix: str, bodies: Mapping[str, bytes]) -> Iterator[CallSummary]:
+    for key, body in bodies.items():
+        if role := _role(key):
             timed = msgspec.json.decode(body, type=TimedResult[Reply[Any]])
-            turn.calls.append(call_of(f"{name}/{key}", role, timed.value, timed.seconds))
-            _use(turn, what, body)
-    return turns, other
+            yield call_of(f"{prefix}/{key}", role, timed.value, timed.seconds)
 
 
-def _turn_of(turns: list[_Turn], number: int) -> _Turn:
-    for turn in turns:
-        if turn.number == number:
-            return turn
-    turns.append(_Turn(number))
-    return turns[-1]
-
-
-def _use(turn: _Turn, what: str, body: bytes) -> None:
-    """Take what a reply decides about a turn of the team."""
-    if what == "next":
-        step = msgspec.json.decode(body, type=TimedResult[Reply[NextStep]]).value.value
-    elif what == "decide":
-        decided = msgspec.json.decode(body, type=TimedResult[Reply[DecidedStep]]).value.value
-        step = None if decided is None else decided.next
-    else:
-        step = None
-    if step is not None:
-        turn.intent, turn.tool = step.sub_goal or step.justification, step.tool_name
-    if what.startswith("command"):
-        reply = msgspec.json.decode(body, type=TimedResult[Reply[Command]]).value
-        turn.refused = reply.failure
-        turn.arguments = turn.arguments if reply.value is None else reply.value.arguments
-    if what == "verify":
-        turn.decision = msgspec.json.decode(body, type=TimedResult[Reply[Decision]]).value.value
-
-
-def _add_agent_turns(turns: list[_Turn], key: str, body: bytes) -> None:
-    """Add a turn for each call of a tool that a single agent requested in one answer."""
-    timed = msgspec.json.decode(body, type=TimedResult[Reply[AgentAnswer]])
-    call = call_of(key, "agent", timed.value, timed.seconds)
-    answer = timed.value.value
-    for index, tool_call in enumerate(() if answer is None else answer.calls):
-        turns.append(
-            _Turn(
-                int(key.split("/")[1]),
+def _turn_nodes(
+    prefix: str, number: str, bodies: Mapping[str, bytes]
+) -> Iterator[tuple[NodeDetail, Observation | None]]:
+    """Yield the node of a turn of the team, or one for each call of a tool that a single agent requested in one answer."""
+    if (body := bodies.get(f"{number}/agent")) is not None:
+        timed = msgspec.json.decode(body, type=TimedResult[Reply[AgentAnswer]])
+        call, answer = (
+            call_of(f"{prefix}/{number}/agent", "agent", timed.value, timed.seconds),
+            timed.value.value,
+        )
+        for index, tool_call in enumerate(() if answer is None else answer.calls):
+            node = NodeDetail(
+                spot="",
+                id="",
                 intent="" if answer is None else answer.text,
                 tool=tool_call.name,
                 arguments=tool_call.arguments or {},
-                outcome_key=f"{key.split('/')[1]}/{index}",
-                calls=[call] if index == 0 else [],
+                calls=() if index else (call,),
             )
-        )
+            yield _observed(node, bodies.get(f"{number}/act/{index}"))
+    elif any(not key.startswith(f"{number}/act/") for key in bodies):
+        node, decision = _EMPTY, None
+        for key, body in bodies.items():
+            what = key.partition("/")[2]
+            if what in ("next", "decide"):
+                node = _chosen(node, body, is_decided=what == "decide")
+            elif what.startswith("command"):
+                reply = msgspec.json.decode(body, type=TimedResult[Reply[Command]]).value
+                arguments = node.arguments if reply.value is None else reply.value.arguments
+                node = replace(node, failure=reply.failure, arguments=arguments)
+            elif what == "verify":
+                decision = msgspec.json.decode(body, type=TimedResult[Reply[Decision]]).value.value
+        node = replace(node, calls=tuple(_calls(prefix, bodies)), **_judged(decision))
+        yield _observed(node, bodies.get(f"{number}/act"))
 
 
-def _add_outcome(turns: list[_Turn], number: int, index: int, body: bytes) -> None:
-    for turn in turns:
-        if turn.outcome_key == f"{number}/{index}":
-            turn.outcome = msgspec.json.decode(body, type=TimedResult[ActionOutcome]).value
+def _chosen(node: NodeDetail, body: bytes, *, is_decided: bool) -> NodeDetail:
+    """Return a turn with the step that its planner chose."""
+    if is_decided:
+        decided = msgspec.json.decode(body, type=TimedResult[Reply[DecidedStep]]).value.value
+        step = None if decided is None else decided.next
+    else:
+        step = msgspec.json.decode(body, type=TimedResult[Reply[NextStep]]).value.value
+    if step is None:
+        return node
+    return replace(node, intent=step.sub_goal or step.justification, tool=step.tool_name)
+
+
+def _observed(node: NodeDetail, body: bytes | None) -> tuple[NodeDetail, Observation | None]:
+    """Return a turn with the result of its action, and the whole observation.
+
+    :param body: entry of the action; `None`: it is not done.
+    """
+    planners = (call for call in node.calls if call.role in ("planner", "agent"))
+    node = replace(node, reasoning="\n\n".join(call.reasoning for call in planners if call.reasoning))
+    if body is None:
+        return replace(node, verdict=Verdict.ERROR.value if node.failure is not None else ""), None
+    outcome = msgspec.json.decode(body, type=TimedResult[ActionOutcome]).value
+    failed = outcome.failure is not None or bool(outcome.trouble)
+    node = replace(
+        node,
+        parts=parts_of(outcome.observation),
+        verdict=(Verdict.ERROR if failed else Verdict.NEW).value,
+        failure=outcome.failure,
+        trouble=outcome.trouble,
+    )
+    return node, outcome.observation
 
 
 def _role(key: str) -> str:
     """Return the role that made the call of an entry of a try; empty if it is no call."""
-    if key == "solution":
-        return "generator"
-    if key.startswith("summary/"):
+    if key == "solution" or key.startswith("summary/"):
         return "generator"
     first, _, rest = key.partition("/")
     return _ROLES.get(rest if first.isdecimal() else key, "")
@@ -394,24 +407,49 @@ def _order(key: str) -> tuple[int, float, int, str]:
     """Order entries by try, turn, and the order of calls in a turn."""
     attempt, _, rest = key.removeprefix("try").partition("/")
     number, _, what = rest.partition("/")
-    place = float(number) if number.isdecimal() else -1.0 if number == "analysis" else 1e9
+    turn = float(number) if number.isdecimal() else -1.0 if number == "analysis" else 1e9
     steps = ("next", "decide", "agent", "command", "act", "verify")
-    return int(attempt), place, next((i for i, step in enumerate(steps) if what.startswith(step)), 9), what
+    return int(attempt), turn, next((i for i, step in enumerate(steps) if what.startswith(step)), 9), what
 
 
-def _by_spot(page: _TaskPage) -> dict[str, _Turn]:
-    return {
-        _spot(attempt, place): turn
-        for attempt, turns in page.tries.items()
-        for place, turn in enumerate(turns, 1)
-    }
-
-
-def _spot(attempt: int, turn: int) -> str:
+def _node_path(attempt: int, turn: int) -> str:
     return "-".join([str(attempt - 1), *["0"] * (turn - 1)])
 
 
-def _children(turns: Mapping[str, _Turn], spot: str) -> list[str]:
-    if spot:
-        return [f"{spot}-0"] if f"{spot}-0" in turns else []
-    return sorted((each for each in turns if "-" not in each), key=int)
+class ExchangeLine(Struct):
+    """Model call in a line of `trajectories.jsonl`, as far as its tokens need it."""
+
+    key: str
+    role: str
+    tokens: Tokens | None = None
+    unusable: tuple[Tokens, ...] = ()
+
+
+def episode_record(
+    tree: Tree,
+    *,
+    answer: str,
+    score: float | None,
+    references: tuple[str, ...],
+    exchanges: Iterable[ExchangeLine | Exchange],
+    facts: dict[str, Any],
+) -> SeedRecord:
+    """Return an episode of a task with its answer."""
+    record = AnswerRecord(
+        id=tree.id,
+        question=tree.seed.content,
+        answer=answer,
+        nodes=tuple(node.id for node in tree.nodes),
+        score=score,
+        right=bool(answer) and score is not None and score >= 1.0,
+        references=references,
+    )
+    calls = (calls_of_answer(call.key, call, Voice(role=call.role)) for call in exchanges)
+    return SeedRecord(
+        tree=tree,
+        is_episode=True,
+        answers=(record,),
+        calls=tuple(chain.from_iterable(calls)),
+        reward=score,
+        facts=facts,
+    )

@@ -1,11 +1,11 @@
 """Training and tuning runs: their stored rollouts, figures and, of any agent, the record of the gateway."""
 
+import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from functools import lru_cache
+from functools import cache, cached_property, lru_cache
 from pathlib import Path
-from threading import Lock
 from typing import TYPE_CHECKING, Any, Final
 
 from msgspec.structs import replace
@@ -16,7 +16,8 @@ from agentflow.errors import ConfigurationError
 from agentflow.extras import missing_extra
 from agentflow.gateway import RecordedCall, recorded_image
 from agentflow.inspection._reader import MAX_TEXT, RunReader, excerpt, mime_of, short, shown_message
-from agentflow.inspection._trees import child_of, parent_of, sort_spots
+from agentflow.inspection._recorded import agent_record, content_key, unused_episodes
+from agentflow.inspection._trees import child_of, parent_of, sort_node_paths
 from agentflow.inspection._types import (
     CallDetail,
     CallSummary,
@@ -29,6 +30,7 @@ from agentflow.inspection._types import (
     RunSummary,
     SeedAnswer,
     SeedCounts,
+    SeedRecord,
     SeedResults,
     SeedSummary,
     SeedTokens,
@@ -36,6 +38,8 @@ from agentflow.inspection._types import (
     StepFigures,
     TreeSkeleton,
     WorkState,
+    empty_tree,
+    numbered_calls,
 )
 from agentflow.learner.trackers import METRICS, read_figures
 from agentflow.runs import is_output_active
@@ -45,6 +49,12 @@ from agentflow.trace import Decode, Tokens, Usage, token_texts
 if TYPE_CHECKING:
     from agentflow.learner import EpisodeTokens, RunTokens
 
+GATEWAY: Final = "gateway"
+"""Folder of the gateway in that of a tuning."""
+ROLLOUTS: Final = "rollouts"
+"""Folder of the stored rollouts of steps."""
+_DRAW: Final = re.compile(r"@\d+(#.*)?$", re.DOTALL)
+"""End of a group's name: the number of its draw, and its agent."""
 _FAILED: Final = "episodes/failed_"
 _REMEMBERED_STEPS: Final = 2
 
@@ -59,10 +69,9 @@ class TrainingFolder(RunReader):
         self.folder = folder
         """Folder of the run."""
         self.kind = self._kind(settings_of(folder))
-        self._lock = Lock()
-        self._lists: dict[int, list[SeedSummary]] = {}
-        self._counts: dict[int, int] = {}
-        self._decoder: tuple[Decode, str] | None = None
+        self._gateway = folder / GATEWAY
+        # Stored steps never change.
+        self._list, self._count = cache(self._list_of), cache(self._count_of)
 
     def summary(self) -> RunSummary:
         """Return the run without its episodes."""
@@ -74,7 +83,7 @@ class TrainingFolder(RunReader):
         active = is_output_active(self.folder)
         state = WorkState.RUNNING if active else WorkState.DONE if done else WorkState.STOPPED
         policy = settings.get("policy")
-        times = [path.stat().st_mtime for path in (self.folder / "rollouts").glob("step_*.jsonl.gz")]
+        times = [path.stat().st_mtime for path in self._step_files()]
         return RunSummary(
             id=self.id,
             name=self.name,
@@ -92,8 +101,38 @@ class TrainingFolder(RunReader):
         )
 
     def _kind(self, settings: Mapping[str, Any]) -> RunKind:
-        is_tuning = "solve" in settings or (self.folder / "gateway").is_dir()
+        is_tuning = "solve" in settings or (self.folder / GATEWAY).is_dir()
         return RunKind.TUNING if is_tuning else RunKind.TRAINING
+
+    @property
+    def key(self) -> str:
+        """Digest of the stored rollouts and recorded episodes: the same content gives the same key."""
+        return content_key(self.folder, self._step_files(), self._gateway)
+
+    def records(self) -> Iterator[SeedRecord]:
+        """Yield the episodes of all steps, then those that a gateway recorded and no step used."""
+        used = set[str]()
+        # A tuning in its first step has none.
+        stored = self._stored_steps() or self.kind is RunKind.TRAINING
+        for episode in _tokens(self.folder).episodes() if stored else ():
+            sample, recorded = episode.sample, episode.record
+            record = SeedRecord(
+                tree=empty_tree(sample.id, _DRAW.sub("", sample.task), ""), draw=sample.task, is_episode=True
+            )
+            if recorded is not None:
+                used.add(recorded.offer.id)
+                record = agent_record(recorded, episode.agent)
+            advantages = {str(n): episode.advantage_of(n - 1) for n in range(1, len(sample.calls) + 1)}
+            facts = {"step": episode.step, "agent": episode.agent, "turn_rewards": sample.turn_rewards}
+            yield replace(
+                record,
+                calls=numbered_calls(sample.calls, episode.agent),
+                advantages={call: value for call, value in advantages.items() if value is not None},
+                reward=sample.reward,
+                leaf=_leaf_of(sample.id),
+                facts={**record.facts, **facts},
+            )
+        yield from unused_episodes(self._gateway, used)
 
     def metrics(self) -> list[StepFigures]:
         """Return the figures of all steps."""
@@ -116,76 +155,78 @@ class TrainingFolder(RunReader):
         """Return episodes in the order of the steps that used them."""
         if state not in (None, WorkState.DONE):
             return []
-        found: list[SeedSummary] = []
+        matches: list[SeedSummary] = []
         begin = self._step_of(after) if after else 0
         skip = bool(after)
         for step in self._stored_steps():
             if step < begin:
                 continue
-            for each in self._list(step):
+            for episode in self._list(step):
                 if skip:
-                    skip = each.id != after
-                elif text.casefold() in f"{each.id} {each.text}".casefold():
-                    found.append(each)
-                    if len(found) == limit:
-                        return found
-        return found
+                    skip = episode.id != after
+                elif text.casefold() in f"{episode.id} {episode.text}".casefold():
+                    matches.append(episode)
+                    if len(matches) == limit:
+                        return matches
+        return matches
 
     def seed(self, seed: str) -> SeedSummary:
         """Return one episode."""
-        for each in self._list(self._step_of(seed)):
-            if each.id == seed:
-                return each
+        for episode in self._list(self._step_of(seed)):
+            if episode.id == seed:
+                return episode
         raise KeyError(seed)
 
     def skeleton(self, seed: str) -> TreeSkeleton:
         """Return the calls of an episode: a call is below the one that it continues."""
-        spots = list(self._spots(self._episode(seed)))
-        sort_spots(spots)
-        return TreeSkeleton(seed=seed, state=WorkState.DONE, spots=("", *spots), marks="n" * (len(spots) + 1))
+        node_paths = list(self._numbers(self._episode(seed)))
+        sort_node_paths(node_paths)
+        return TreeSkeleton(
+            seed=seed, state=WorkState.DONE, spots=("", *node_paths), marks="n" * (len(node_paths) + 1)
+        )
 
-    def nodes(self, seed: str, spots: Sequence[str]) -> list[NodeSummary]:
+    def nodes(self, seed: str, node_paths: Sequence[str]) -> list[NodeSummary]:
         """Return calls as rows."""
         episode = self._episode(seed)
-        numbers = self._spots(episode)
+        numbers = self._numbers(episode)
         children = Counter(map(parent_of, numbers))
         rows: list[NodeSummary] = []
-        for spot in spots:
-            if not spot:
-                rows.append(NodeSummary(spot="", line=short(episode.heading), children=children[spot]))
-            elif spot in numbers:
-                line = short(self._said(episode.sample.calls[numbers[spot]])[:2_000])
-                rows.append(NodeSummary(spot=spot, tool="call", line=line, children=children[spot]))
+        for node_path in node_paths:
+            if not node_path:
+                rows.append(NodeSummary(spot="", line=short(episode.heading), children=children[node_path]))
+            elif node_path in numbers:
+                line = short(self._answer(episode.sample.calls[numbers[node_path]])[:2_000])
+                rows.append(NodeSummary(spot=node_path, tool="call", line=line, children=children[node_path]))
         return rows
 
-    def children(self, seed: str, spot: str) -> list[NodeSummary]:
+    def children(self, seed: str, node_path: str) -> list[NodeSummary]:
         """Return the calls that continue a call."""
-        spots = self._spots(self._episode(seed))
-        if spot and spot not in spots:
-            raise KeyError(spot)
-        return self.nodes(seed, [each for each in spots if parent_of(each) == spot])
+        node_paths = self._numbers(self._episode(seed))
+        if node_path and node_path not in node_paths:
+            raise KeyError(node_path)
+        return self.nodes(seed, [child for child in node_paths if parent_of(child) == node_path])
 
-    def node(self, seed: str, spot: str) -> NodeDetail:
+    def node(self, seed: str, node_path: str) -> NodeDetail:
         """Return a call with its text."""
         episode = self._episode(seed)
-        numbers = self._spots(episode)
-        children = len(self.children(seed, spot))
-        if not spot:
+        numbers = self._numbers(episode)
+        children = len(self.children(seed, node_path))
+        if not node_path:
             parts = (_part(episode.heading), _part(episode.summary()))
             return NodeDetail(spot="", id=episode.sample.id, parts=parts, children=children)
-        number = numbers[spot]
+        number = numbers[node_path]
         tokens = episode.sample.calls[number]
         about = episode.calls()[number]
         call = CallSummary(
             key=about.id,
             role=episode.agent or "policy",
-            text=self._said(tokens),
+            text=self._answer(tokens),
             usage=Usage(1, about.prompt, about.sampled),
             sampled=about.sampled,
         )
         advantage = "not trained" if about.advantage is None else f"advantage {about.advantage:+.3f}"
         return NodeDetail(
-            spot=spot,
+            spot=node_path,
             id=about.id,
             intent=f"{about.reason}: {about.note}" if about.note else about.reason,
             tool="call",
@@ -198,27 +239,30 @@ class TrainingFolder(RunReader):
     def call(self, seed: str, key: str) -> CallDetail:
         """Return a call with its messages as the gateway recorded them, or with the text of its prompt."""
         episode = self._episode(seed)
-        for each in _other_calls(episode):
-            if each.id == key:
-                return CallDetail(call=_summary(each), prompt=tuple(map(shown_message, each.messages)))
-        spot = next((spot for spot, number in self._spots(episode).items() if str(number + 1) == key), None)
-        if spot is None:
+        for other in _other_calls(episode):
+            if other.id == key:
+                return CallDetail(call=_summary(other), prompt=tuple(map(shown_message, other.messages)))
+        node_path = next(
+            (node_path for node_path, number in self._numbers(episode).items() if str(number + 1) == key),
+            None,
+        )
+        if node_path is None:
             raise KeyError(key)
-        call = self.node(seed, spot).calls[0]
-        own = [each for each in episode.recorded if _is_of_sample(each, episode)]
+        call = self.node(seed, node_path).calls[0]
+        trained = [other for other in episode.recorded if _is_of_sample(other, episode)]
         number = int(key) - 1
-        if number < len(own):
-            return CallDetail(call=call, prompt=tuple(map(shown_message, own[number].messages)))
-        text = self._decode(episode.sample.calls[number].prompt)
+        if number < len(trained):
+            return CallDetail(call=call, prompt=tuple(map(shown_message, trained[number].messages)))
+        text = self._decoding[0](episode.sample.calls[number].prompt)
         return CallDetail(call=call, prompt=(ShownMessage(role="prompt", text=text[:MAX_TEXT]),))
 
     def calls(self, seed: str) -> list[CallSummary]:
         """Return the other calls of an episode: those of other agents, and answers that no client received."""
-        return [_summary(each) for each in _other_calls(self._episode(seed))]
+        return [_summary(call) for call in _other_calls(self._episode(seed))]
 
     def blob(self, digest: str) -> tuple[bytes, str]:
         """Return an image of a conversation that the gateway recorded, and its MIME type."""
-        data = recorded_image(self.folder / "gateway", digest)
+        data = recorded_image(self._gateway, digest)
         return data, mime_of(data)
 
     def results(self, seed: str) -> SeedResults:
@@ -230,7 +274,7 @@ class TrainingFolder(RunReader):
     def tokens(self, seed: str) -> list[SeedTokens]:
         """Return the rows of exact tokens with their advantages."""
         episode = self._episode(seed)
-        decode, why = self._decoding()
+        decode, why = self._decoding
         return [
             SeedTokens(
                 title=title,
@@ -251,14 +295,16 @@ class TrainingFolder(RunReader):
         if not text.strip():
             return []
         if seed is None:
-            found = self.seeds(limit=limit, text=text)
-            return [RunHit(seed=each.id, spot="", place="seed", excerpt=short(each.text)) for each in found]
+            episodes = self.seeds(limit=limit, text=text)
+            return [
+                RunHit(seed=match.id, spot="", place="seed", excerpt=short(match.text)) for match in episodes
+            ]
         episode = self._episode(seed)
         hits: list[RunHit] = []
-        for spot, number in self._spots(episode).items():
-            said = self._said(episode.sample.calls[number])
-            if text.casefold() in said.casefold():
-                hits.append(RunHit(seed=seed, spot=spot, place="answer", excerpt=excerpt(said, text)))
+        for node_path, number in self._numbers(episode).items():
+            answer = self._answer(episode.sample.calls[number])
+            if text.casefold() in answer.casefold():
+                hits.append(RunHit(seed=seed, spot=node_path, place="answer", excerpt=excerpt(answer, text)))
         return hits[:limit]
 
     def changes(self, cursor: str = "", seed: str | None = None) -> RunChanges:
@@ -270,31 +316,26 @@ class TrainingFolder(RunReader):
         moved = bool(cursor) and cursor != state
         return RunChanges(cursor=state, summary=moved, steps=moved)
 
-    def _stored_steps(self) -> list[int]:
-        files = (self.folder / "rollouts").glob("step_*.jsonl.gz")
-        return sorted(int(path.name[5:-9]) for path in files if path.name[5:-9].isdecimal())
+    def _step_files(self) -> list[Path]:
+        return sorted((self.folder / ROLLOUTS).glob("step_*.jsonl.gz"))
 
-    def _count(self, step: int) -> int:
+    def _stored_steps(self) -> list[int]:
+        numbers = [path.name[5:-9] for path in self._step_files()]
+        return sorted(int(number) for number in numbers if number.isdecimal())
+
+    def _count_of(self, step: int) -> int:
         """Count the episodes of a step, without reading them."""
-        with self._lock:
-            if (known := self._counts.get(step)) is not None:
-                return known
-        path = self.folder / "rollouts" / f"step_{step:06d}.jsonl.gz"
+        path = self.folder / ROLLOUTS / f"step_{step:06d}.jsonl.gz"
         try:
-            count = sum(line.count(b'"reward":') for line in read_lines(path, self.folder))
+            return sum(line.count(b'"reward":') for line in read_lines(path, self.folder))
         except FileNotFoundError:
             return 0
         except OSError as error:
             raise ConfigurationError(f"{path}: can't be read: {error.strerror}") from None
-        with self._lock:
-            return self._counts.setdefault(step, count)
 
-    def _list(self, step: int) -> list[SeedSummary]:
-        """Return the episodes of a step; they never change."""
-        with self._lock:
-            if (known := self._lists.get(step)) is not None:
-                return known
-        found = [
+    def _list_of(self, step: int) -> list[SeedSummary]:
+        """Return the episodes of a step."""
+        return [
             SeedSummary(
                 id=_id(step, episode, number),
                 index=number,
@@ -307,12 +348,10 @@ class TrainingFolder(RunReader):
             )
             for number, episode in enumerate(self._episodes(step))
         ]
-        with self._lock:
-            return self._lists.setdefault(step, found)
 
     def _episodes(self, step: int) -> "list[EpisodeTokens]":
         try:
-            about = (self.folder / "rollouts" / f"step_{step:06d}.jsonl.gz").stat()
+            about = (self.folder / ROLLOUTS / f"step_{step:06d}.jsonl.gz").stat()
         except OSError:
             return []
         return _stored_episodes(self.folder, step, about.st_mtime_ns, about.st_size)
@@ -330,26 +369,22 @@ class TrainingFolder(RunReader):
                 return episode
         raise KeyError(seed)
 
-    def _spots(self, episode: "EpisodeTokens") -> dict[str, int]:
+    def _numbers(self, episode: "EpisodeTokens") -> dict[str, int]:
         """Return the number of the call at each spot, from 0."""
-        spots: list[str] = []
+        node_paths: list[str] = []
         below = Counter[str]()
         for call in episode.calls():
-            parent = spots[int(call.parent) - 1] if call.parent else ""
-            spots.append(child_of(parent, below[parent]))
+            parent = node_paths[int(call.parent) - 1] if call.parent else ""
+            node_paths.append(child_of(parent, below[parent]))
             below[parent] += 1
-        return {spot: number for number, spot in enumerate(spots)}
+        return {node_path: number for number, node_path in enumerate(node_paths)}
 
+    @cached_property
     def _decoding(self) -> tuple[Decode, str]:
-        if self._decoder is None:
-            self._decoder = _tokens(self.folder).decoder()
-        return self._decoder
+        return _tokens(self.folder).decoder()
 
-    def _decode(self, ids: Sequence[int]) -> str:
-        return self._decoding()[0](ids)
-
-    def _said(self, tokens: Tokens) -> str:
-        return self._decode(tokens.sampled)[:MAX_TEXT]
+    def _answer(self, tokens: Tokens) -> str:
+        return self._decoding[0](tokens.sampled)[:MAX_TEXT]
 
 
 def _tokens(folder: Path) -> "RunTokens":
@@ -369,12 +404,12 @@ def _stored_episodes(folder: Path, step: int, *_state: int) -> "list[EpisodeToke
 
 def _failures(metrics: Sequence[StepFigures]) -> dict[str, int]:
     """Return the numbers of episodes that were left out, by reason."""
-    found = Counter[str]()
+    counts = Counter[str]()
     for line in metrics:
         for name, value in line.figures.items():
             if name.startswith(_FAILED) and value:
-                found[name.removeprefix(_FAILED)] += int(value)
-    return dict(sorted(found.items()))
+                counts[name.removeprefix(_FAILED)] += int(value)
+    return dict(sorted(counts.items()))
 
 
 def _usage(metrics: Sequence[StepFigures]) -> tuple[Usage, float]:
@@ -390,7 +425,7 @@ def _usage(metrics: Sequence[StepFigures]) -> tuple[Usage, float]:
 def is_training(folder: Path) -> bool:
     """Return true if a folder is that of a training or tuning."""
     return (
-        (folder / "rollouts").is_dir()
+        (folder / ROLLOUTS).is_dir()
         or (folder / METRICS).is_file()
         or "schedule" in settings_of(folder)  # in its first step
     )
@@ -398,6 +433,12 @@ def is_training(folder: Path) -> bool:
 
 def _id(step: int, episode: "EpisodeTokens", number: int) -> str:
     return f"{step}.{number}.{episode.sample.id}"
+
+
+def _leaf_of(sample: str) -> str:
+    """Return the node id in the name of a sample; empty: its episode is no path of a tree."""
+    last = sample.rpartition("/")[2]
+    return last if last.startswith("node_") else ""
 
 
 def settings_of(folder: Path) -> Mapping[str, Any]:

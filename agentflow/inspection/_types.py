@@ -1,15 +1,44 @@
 """Records that describe runs. Their JSON is the interface of the live view, of bundles and of exports.
 
-A *spot* is the place of a node in its tree: the positions of the node and its ancestors, as in `0-1-2`; that of the root is
+A *spot* is the path of a node in its tree: the positions of the node and its ancestors, as in `0-1-2`; that of the root is
 empty. A *seed* is anything that a run works on: the seed of a tree, a sample of a task, or an episode of a training.
 """
 
+import re
+from collections.abc import Iterable
 from enum import StrEnum
-from typing import Any
+from typing import Any, Final
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
-from agentflow.trace import Blob, Failure, Piece, Region, Usage
+from agentflow._secrets import mask_settings
+from agentflow._typeguards import is_list_or_tuple, is_mapping
+from agentflow.errors import ConfigurationError
+from agentflow.models import ToolSpec
+from agentflow.tasks import VerifiableTask
+from agentflow.trace import (
+    Blob,
+    ChatMessage,
+    Failure,
+    Node,
+    Piece,
+    Region,
+    Seed,
+    TokenCall,
+    Tokens,
+    Tree,
+    Usage,
+    Voice,
+)
+
+_WHOLE_PATH: Final = re.compile(
+    r"(?:~[\w.-]*|[A-Za-z]:)?[\\/](?![^\n]*[\s,;:'\"]+[~/\\])(?:[^\n]*[\\/])?([^\n\\/]+)[\\/]*"
+)
+_PATHS: Final = re.compile(
+    r"(?:(?<![\w.~/\\<-])(?!(?<=:)//)|(?<=\bsqlite:///)|(?<=\bfile://))"
+    r"(?:~[\w.-]*|[A-Za-z]:)?[\\/]+(?:[^\s\"'`<>|\\/:;,()]+[\\/]+)*([^\s\"'`<>|\\/:;,()]+)[\\/]*"
+)
 
 
 class RunKind(StrEnum):
@@ -23,6 +52,8 @@ class RunKind(StrEnum):
     """Steps of a learner with our own team or a single agent."""
     TUNING = "tuning"
     """Steps of a learner with any agent, whose episodes a gateway recorded."""
+    GATEWAY = "gateway"
+    """Episodes that a gateway recorded for no run of ours; it is exported and has no page."""
 
 
 class WorkState(StrEnum):
@@ -52,6 +83,11 @@ class SeedCounts(Struct, frozen=True):
     def total(self) -> int:
         """All seeds."""
         return self.waiting + self.running + self.done
+
+    @property
+    def shown(self) -> str:
+        """Progress in words."""
+        return f"{self.done} of {self.total} done"
 
 
 class RunSummary(Struct, frozen=True, kw_only=True):
@@ -89,6 +125,12 @@ class RunSummary(Struct, frozen=True, kw_only=True):
     """Settings that decide its content, without secrets."""
     trouble: str = ""
     """Reason that it can't be read, in one line; the rest is unknown then."""
+
+    def shared(self) -> "RunSummary":
+        """Return it without folders, paths and secrets of this machine."""
+        settings = {name: _shared(mask_settings(value, name)) for name, value in self.settings.items()}
+        models = {role: without_paths(model) for role, model in self.models.items()}
+        return replace(self, folder="", settings=settings, models=models)
 
 
 class SeedSummary(Struct, frozen=True, kw_only=True):
@@ -376,3 +418,138 @@ class RunChanges(Struct, frozen=True, kw_only=True):
     """Nodes of the watched seed that are new or have news."""
     steps: bool = False
     """Training steps were made."""
+
+
+class AnswerRecord(Struct, frozen=True, kw_only=True):
+    """Question with an answer and the nodes between them: a pair of a tree, or the answer of an episode."""
+
+    id: str
+    """Id of the pair or of the episode."""
+    question: str
+    """The question."""
+    answer: str
+    """The answer; empty if the episode has none."""
+    nodes: tuple[str, ...]
+    """Ids of the nodes in path order; of a pair, those that its answer needs."""
+    whole_path: tuple[str, ...] = ()
+    """Ids of the nodes of the path of a pair, wandering included; empty: `nodes`."""
+    documents: tuple[str, ...] = ()
+    """Ids of the documents that the answer needs."""
+    score: float | None = None
+    """Score of an episode's answer; the score of a pair's path as a share of 100. `None`: not scored."""
+    right: bool
+    """The pair passed every check and was written; the episode's score is 1."""
+    surplus: bool = False
+    """The pair passed every check and was not written: it repeats or contradicts another one, or there are enough like it."""
+    is_shown: bool = True
+    """The texts of the nodes show all that the answer rests on."""
+    references: tuple[str, ...] = ()
+    """Reference answers."""
+    quotes: tuple[str, ...] = ()
+    """Texts of observations that the reasoning of a pair cites."""
+    messages: tuple[ChatMessage, ...] = ()
+    """Conversation as an agent had it with a model; empty: it is retold from the nodes."""
+    images: tuple[Blob, ...] = ()
+    """Images in that conversation."""
+    tools: tuple[ToolSpec, ...] = ()
+    """Tools that were offered in that conversation."""
+
+    @property
+    def length(self) -> int:
+        """Number of its actions or messages."""
+        return len(self.messages) or len(self.nodes)
+
+
+class SeedRecord(Struct, frozen=True, kw_only=True):
+    """All that a run has of a seed: a tree, an episode of a task (a tree without branches), or the calls of a training's episode."""
+
+    tree: Tree
+    """Its nodes, and the seed or the task, by whose id it is grouped."""
+    draw: str = ""
+    """Episodes whose rewards are compared, if a task was drawn several times, or its agents have rewards of their own."""
+    is_episode: bool
+    """False for the tree of a synthesis."""
+    answers: tuple[AnswerRecord, ...] = ()
+    """Accepted pairs, or the answer of the episode."""
+    tasks: tuple[VerifiableTask, ...] = ()
+    """Verified tasks of the tree."""
+    surplus_tasks: tuple[str, ...] = ()
+    """Ids of verified tasks that repeat another one."""
+    calls: tuple[TokenCall, ...] = ()
+    """Model calls whose tokens are known; those of a planner have the keys `plan/PATH/NUMBER`."""
+    advantages: dict[str, float] = field(default_factory=dict[str, float])
+    """Advantages of the sampled tokens of trained calls, by the id of the call."""
+    reward: float | None = None
+    """Reward or score of the episode."""
+    leaf: str = ""
+    """Id of the leaf, if the calls are those of a path in a tree of a training: other leaves share some of them."""
+    facts: dict[str, Any] = field(default_factory=dict[str, Any])
+    """Further facts for `native`: sample, step, stalled nodes, …"""
+    is_validation: bool = False
+    """It is an episode of a validation, whose tasks must not be trained."""
+
+    def __post_init__(self) -> None:
+        earlier = set[str]()
+        for node in self.nodes:
+            if node.id in earlier or (node.parent is not None and node.parent not in earlier):
+                raise ConfigurationError(
+                    f"{self.id!r:.100}: node {node.id!r:.100} is repeated, or before its parent"
+                )
+            earlier.add(node.id)
+        for answer in self.answers:
+            if unknown := {*answer.nodes, *answer.whole_path} - earlier:
+                raise ConfigurationError(
+                    f"{self.id!r:.100}: there is no node {min(unknown)!r:.100} for its answer"
+                )
+
+    @property
+    def id(self) -> str:
+        """Id of the tree or the episode."""
+        return self.tree.id
+
+    @property
+    def group(self) -> str:
+        """Id of the seed or the task: episodes of one task share it."""
+        return self.tree.seed.id
+
+    @property
+    def text(self) -> str:
+        """Content of the seed, or the question."""
+        return self.tree.seed.content
+
+    @property
+    def nodes(self) -> tuple[Node, ...]:
+        """All nodes; a parent precedes its children."""
+        return self.tree.nodes
+
+
+def empty_tree(id: str, group: str, text: str) -> Tree:
+    """Return a tree without nodes: an episode whose messages or tokens alone are known."""
+    return Tree(id=id, seed=Seed(index=0, id=group, content=text), nodes=())
+
+
+def numbered_calls(calls: Iterable[Tokens], role: str) -> tuple[TokenCall, ...]:
+    """Return the calls of an agent, whose ids are their numbers from 1."""
+    voice = Voice(role=role)
+    return tuple(
+        TokenCall(id=str(number), voice=voice, tokens=tokens) for number, tokens in enumerate(calls, 1)
+    )
+
+
+def without_paths(text: str) -> str:
+    """Return a text with only the last name of each absolute path.
+
+    >>> without_paths("/data/own/ferries.csv")
+    '…/ferries.csv'
+    >>> without_paths("No such file: '/data/own/a.txt'; see https://a.example/b/c and data/d.txt")
+    "No such file: '…/a.txt'; see https://a.example/b/c and data/d.txt"
+    """
+    return (_WHOLE_PATH if _WHOLE_PATH.fullmatch(text) else _PATHS).sub(r"…/\1", text)
+
+
+def _shared(value: object) -> object:
+    if isinstance(value, str):
+        return without_paths(value)
+    if is_mapping(value):
+        return {without_paths(name): _shared(inner) for name, inner in value.items()}
+    return [_shared(inner) for inner in value] if is_list_or_tuple(value) else value

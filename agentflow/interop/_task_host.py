@@ -11,6 +11,7 @@ from anyio.abc import TaskGroup, TaskStatus
 from msgspec import Struct
 
 from agentflow.actors import ChildSpec, Restart, Supervisor
+from agentflow.engine import Prepare, bind_action, card_of
 from agentflow.errors import AgentFlowError, ConfigurationError, ToolFailure, error_line
 from agentflow.journal import MemoryPage, Page
 from agentflow.rollouts import Assignment, RolloutConfig, assign
@@ -18,7 +19,7 @@ from agentflow.runs import SandboxPool, choose_tools, open_supervised, sandbox_s
 from agentflow.sandbox import Sandbox, Tool
 from agentflow.scoring import VERIFIER, Metric, make_metric, needs_judge
 from agentflow.tasks import TaskVerifiers, open_task_verifiers, scored_verdict
-from agentflow.team import Prepare, bind_action, call_tool, card_of, result_text
+from agentflow.team import call_tool, result_text
 from agentflow.trace import (
     Action,
     ActionOutcome,
@@ -129,9 +130,9 @@ class TaskSession:
                     "tool_not_found", f"there is no tool {name!r}; available tools: {tool_names}"
                 )
             else:
-                action, failure = bind_action(tool, arguments, self.task)
+                action, failure = bind_action(tool, arguments, self.task.kwargs)
             if action is not None and failure is None:
-                outcome = await call_tool(self._sandbox, action, blobs.put)
+                outcome = await call_tool(self._sandbox, action, blobs)
             else:
                 outcome = ActionOutcome(Observation(), failure)
             text = result_text(

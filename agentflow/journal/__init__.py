@@ -12,9 +12,7 @@ from runtimes._lazy import lazy_exports
 if TYPE_CHECKING:
     from agentflow.journal._database import is_same_database, journal_hosts
     from agentflow.journal._journal import Journal, open_journal
-    from agentflow.journal._leases import Counts, has_died, is_alive_here, this_process
-    from agentflow.journal._news import JournalNews
-    from agentflow.journal._reader import JournalReader, StoredRun, StoredSeed, open_reader
+    from agentflow.journal._reader import JournalNews, JournalReader, StoredRun, StoredSeed, open_reader
     from agentflow.journal._replicas import (
         LEASE_SECONDS,
         REFRESH_SECONDS,
@@ -23,9 +21,8 @@ if TYPE_CHECKING:
         ReplicaTable,
         open_replicas,
     )
-    from agentflow.journal._run import Run, RunCommands
-    from agentflow.journal._seeds import NewSeed
-    from agentflow.journal._writer import SeedTaken
+    from agentflow.journal._run import Run, RunCommands, SeedTaken
+    from agentflow.journal._seeds import Counts, NewSeed, has_died, is_alive_here, this_process
 
 __all__ = [
     "LEASE_SECONDS",
@@ -63,9 +60,7 @@ __getattr__ = lazy_exports(
     {
         "._database": ["is_same_database", "journal_hosts"],
         "._journal": ["Journal", "open_journal"],
-        "._leases": ["Counts", "has_died", "is_alive_here", "this_process"],
-        "._news": ["JournalNews"],
-        "._reader": ["JournalReader", "StoredRun", "StoredSeed", "open_reader"],
+        "._reader": ["JournalNews", "JournalReader", "StoredRun", "StoredSeed", "open_reader"],
         "._replicas": [
             "LEASE_SECONDS",
             "REFRESH_SECONDS",
@@ -74,8 +69,7 @@ __getattr__ = lazy_exports(
             "ReplicaTable",
             "open_replicas",
         ],
-        "._run": ["Run", "RunCommands"],
-        "._seeds": ["NewSeed"],
-        "._writer": ["SeedTaken"],
+        "._run": ["Run", "RunCommands", "SeedTaken"],
+        "._seeds": ["Counts", "NewSeed", "has_died", "is_alive_here", "this_process"],
     },
 )

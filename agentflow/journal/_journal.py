@@ -6,18 +6,15 @@ from itertools import count
 from pathlib import Path
 
 import msgspec
-from sqlalchemy import Connection, select, update
+from sqlalchemy import ColumnElement, Connection, bindparam, select, update
 
 from agentflow._secrets import mask_settings
 from agentflow._typeguards import is_object
 from agentflow.actors import SYSTEM_CLOCK, ChildSpec, Clock, Supervisor
 from agentflow.errors import ConfigurationError
-from agentflow.journal._database import JournalDatabase, backend_for
-from agentflow.journal._leases import this_process
-from agentflow.journal._run import Run
-from agentflow.journal._schema import launches, migrate, put_new, runs
-from agentflow.journal._seeds import NewSeed, add_seeds
-from agentflow.journal._writer import Inbox, Writer
+from agentflow.journal._database import JournalDatabase, backend_for, launches, migrate, put_new, runs
+from agentflow.journal._run import Inbox, Run, Writer
+from agentflow.journal._seeds import LeaseTerms, NewSeed, add_seeds, this_process
 from agentflow.trace import Seed, digest
 
 _MAX_SHOWN = 60
@@ -66,7 +63,9 @@ class Journal:
     def __init__(self, database: JournalDatabase, inbox: Inbox, now: Callable[[], float] | None) -> None:
         self._database = database
         self._inbox = inbox
-        self._now = now
+        self._clock: ColumnElement[float] = (
+            database.backend.clock() if now is None else bindparam("now", callable_=now)
+        )
 
     def writer_spec(self) -> ChildSpec:
         """Return the writer as a supervised child. After a crash the next writer continues without a loss."""
@@ -118,11 +117,9 @@ class Journal:
             self._inbox,
             number=number,
             key=digest(before, 16),
-            lease_seconds=lease_seconds,
             user=user,
             launch=launch,
-            host=host,
-            now=self._now,
+            terms=LeaseTerms(self._clock, lease_seconds, host),
         )
 
     async def pause_run(self, name: str, *, paused: bool) -> None:

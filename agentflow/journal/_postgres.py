@@ -14,7 +14,7 @@ from sqlalchemy.engine.interfaces import DBAPIConnection
 from sqlalchemy.exc import OperationalError, SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
-from agentflow.journal._backend import BlobRow, DatabaseFailure, EntryRow, root_of
+from agentflow.journal._database import BlobRow, DatabaseFailure, EntryRow, root_of
 
 T = TypeVar("T")
 

@@ -10,18 +10,40 @@ from threading import Lock
 from typing import NamedTuple, Protocol, Self, TypeVar
 
 import msgspec
-from sqlalchemy import ColumnElement, Connection, Engine, Text, case, cast, create_engine, func, select
+from msgspec import Struct, field
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Engine,
+    Text,
+    case,
+    cast,
+    create_engine,
+    func,
+    or_,
+    select,
+    text,
+)
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.pool import QueuePool
 
+from agentflow._decoding import DECODE_ERRORS
 from agentflow._folder_files import check_regular, connect_read_only, limit_query, sqlite_reason
 from agentflow.errors import ConfigurationError
-from agentflow.journal._backend import root_of, unpacked_json
-from agentflow.journal._database import backend_for
-from agentflow.journal._leases import Counts, count, count_by_host, has_died
-from agentflow.journal._news import JournalNews, read_news
-from agentflow.journal._run import FAILURES, RUN_PAGE
-from agentflow.journal._schema import MIGRATIONS, blobs, entries, harvests, runs, schema, seeds, usage
+from agentflow.journal._database import (
+    MIGRATIONS,
+    backend_for,
+    blobs,
+    entries,
+    results,
+    root_of,
+    runs,
+    schema,
+    seeds,
+    unpacked_json,
+)
+from agentflow.journal._run import FAILURES, RUN_PAGE, usage_of
+from agentflow.journal._seeds import Counts, count, count_by_host, has_died
 from agentflow.journal._sqlite import Sqlite
 from agentflow.trace import Seed, Usage
 
@@ -149,6 +171,19 @@ class StoredSeed(NamedTuple):
     """Number of times that it was claimed."""
 
 
+class JournalNews(NamedTuple):
+    """News since a cursor."""
+
+    cursor: str
+    """State to continue from."""
+    changed: bool
+    """Something has changed."""
+    seeds: tuple[int, ...]
+    """Numbers of seeds with new entries or a new result."""
+    keys: tuple[str, ...]
+    """New keys of the watched seed."""
+
+
 class JournalReader:
     """Journal opened by `open_reader`. Threads may share it; each method reads what is committed at that moment.
 
@@ -261,15 +296,7 @@ class JournalReader:
 
     def usage(self, run: int) -> dict[str, Usage]:
         """Return the usage of models by role."""
-        rows = self.read(
-            lambda connection: connection.execute(
-                select(usage.c.role, usage.c.body).where(usage.c.run == run).order_by(usage.c.role)
-            ).all()
-        )
-        usage_by_role: dict[str, Usage] = {}
-        for role, body in rows:
-            usage_by_role[role] = usage_by_role.get(role, Usage()) + msgspec.json.decode(body, type=Usage)
-        return usage_by_role
+        return self.read(lambda connection: usage_of(connection, run))
 
     def seeds(
         self,
@@ -455,12 +482,12 @@ class JournalReader:
             failures.update(msgspec.json.decode(body, type=dict[str, int]))
         return dict(sorted(failures.items()))
 
-    def harvests(self, run: int, numbers: Sequence[int]) -> dict[int, bytes]:
+    def results(self, run: int, numbers: Sequence[int]) -> dict[int, bytes]:
         """Return the results of finished seeds by number."""
         if not numbers:
             return {}
-        chosen = select(harvests.c.seed, harvests.c.body).where(
-            harvests.c.run == run, harvests.c.seed.in_(tuple(numbers))
+        chosen = select(results.c.seed, results.c.body).where(
+            results.c.run == run, results.c.seed.in_(tuple(numbers))
         )
         return {row[0]: row[1] for row in self.read(lambda connection: connection.execute(chosen).all())}
 
@@ -533,3 +560,100 @@ def _below(connection: Connection, prefix: str) -> tuple[ColumnElement[bool], ..
     if connection.dialect.name == "sqlite":
         return entries.c.key >= prefix, entries.c.key < f"{prefix[:-1]}{chr(ord(prefix[-1]) + 1)}"
     return (entries.c.key.startswith(prefix, autoescape=True),)
+
+
+_MANY_NEWS = 20_000
+_MANY_STATES = 1_000
+
+
+class _NewsCursor(Struct, omit_defaults=True):
+    """State of a run that a reader has seen."""
+
+    entry: int = 0
+    """Last entry of the journal."""
+    result: int = 0
+    """Last result of the journal."""
+    seeds: dict[int, int] = field(default_factory=dict[int, int])
+    """Number of the last entry of each seed that is worked on."""
+    counts: tuple[int, ...] = ()
+    """Numbers of seeds by state."""
+    active: bool = False
+    """A living process works on the run."""
+
+
+def read_news(
+    connection: Connection, run: int, cursor: str, watched: int | None, *, active: bool
+) -> JournalNews:
+    """Return what was committed since a cursor; see `JournalReader.news`."""
+    try:
+        before = msgspec.json.decode(cursor, type=_NewsCursor) if cursor else None
+    except DECODE_ERRORS:
+        before = None
+    read = _sqlite_news if connection.dialect.name == "sqlite" else _postgres_news
+    after, changed, keys = read(connection, run, before, watched)
+    after.counts, after.active = tuple(count(connection, run)), active
+    shown = msgspec.json.encode(after).decode()
+    if before is None:
+        return JournalNews(shown, False, (), ())
+    if before.active != active:
+        begun = select(seeds.c.number).where(seeds.c.run == run, ~seeds.c.done, seeds.c.claims > 0)
+        changed |= set(connection.scalars(begun.limit(_MANY_STATES)))
+    moved = bool(changed or keys) or (before.counts, before.active) != (after.counts, active)
+    return JournalNews(shown, moved, tuple(sorted(changed)), tuple(keys))
+
+
+def _sqlite_news(
+    connection: Connection, run: int, before: _NewsCursor | None, watched: int | None
+) -> tuple[_NewsCursor, set[int], list[str]]:
+    changed: set[int] = set()
+    keys: list[str] = []
+    after = _NewsCursor(
+        entry=connection.scalar(text("SELECT max(rowid) FROM agentflow_entries")) or 0,
+        result=connection.scalar(text("SELECT max(rowid) FROM agentflow_harvests")) or 0,
+    )
+    if before is None:
+        return after, changed, keys
+    if after.entry > before.entry:
+        rows = connection.execute(
+            text(
+                "SELECT seed, key FROM agentflow_entries WHERE rowid > :since AND rowid <= :last AND run = :run"
+            ),
+            {"since": max(before.entry, after.entry - _MANY_NEWS), "last": after.entry, "run": run},
+        ).all()
+        changed |= {seed for seed, _ in rows if seed >= 0}
+        keys += [key for seed, key in rows if seed == watched]
+    if after.result > before.result:
+        rows = connection.execute(
+            text(
+                "SELECT seed FROM agentflow_harvests WHERE rowid > :since AND rowid <= :last AND run = :run"
+            ),
+            {"since": max(before.result, after.result - _MANY_NEWS), "last": after.result, "run": run},
+        ).all()
+        changed |= {seed for (seed,) in rows}
+    return after, changed, keys
+
+
+def _postgres_news(
+    connection: Connection, run: int, before: _NewsCursor | None, watched: int | None
+) -> tuple[_NewsCursor, set[int], list[str]]:
+    newest = (
+        select(func.max(entries.c.ordinal))
+        .where(entries.c.run == seeds.c.run, entries.c.seed == seeds.c.number)
+        .scalar_subquery()
+    )
+    wanted = or_((~seeds.c.done) & (seeds.c.claims > 0), seeds.c.number == watched)
+    rows = connection.execute(select(seeds.c.number, newest).where(seeds.c.run == run, wanted)).all()
+    after = _NewsCursor(seeds={number: last or 0 for number, last in rows})
+    if before is None:
+        return after, set(), []
+    seen = before.seeds
+    changed = {
+        number for number in after.seeds.keys() | seen.keys() if after.seeds.get(number) != seen.get(number)
+    }
+    keys: list[str] = []
+    if watched is not None and watched in seen:
+        chosen = select(entries.c.key).where(
+            entries.c.run == run, entries.c.seed == watched, entries.c.ordinal > seen[watched]
+        )
+        keys = list(connection.scalars(chosen.limit(_MANY_NEWS)))
+    return after, changed, keys

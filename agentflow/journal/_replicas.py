@@ -9,9 +9,8 @@ from sqlalchemy import Connection, Update, delete, select, update
 
 from agentflow.actors import SYSTEM_CLOCK
 from agentflow.errors import ConfigurationError
-from agentflow.journal._database import JournalDatabase, backend_for
-from agentflow.journal._leases import has_died, this_process
-from agentflow.journal._schema import migrate, put, services, weights
+from agentflow.journal._database import JournalDatabase, backend_for, migrate, put, services, weights
+from agentflow.journal._seeds import has_died, this_process
 
 T = TypeVar("T")
 

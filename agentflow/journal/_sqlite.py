@@ -6,6 +6,7 @@ import sqlite3
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from functools import cache, partial
 from pathlib import Path
 from queue import SimpleQueue
@@ -26,7 +27,7 @@ from sqlalchemy import (
 from sqlalchemy.engine.interfaces import DBAPIConnection
 from sqlalchemy.exc import SQLAlchemyError
 
-from agentflow.journal._backend import BlobRow, DatabaseFailure, EntryRow, root_of
+from agentflow.journal._database import BlobRow, DatabaseFailure, EntryRow, root_of
 
 T = TypeVar("T")
 
@@ -285,14 +286,12 @@ class WorkerThread:
             thread.join()
 
 
+@dataclass(slots=True, eq=False)
 class _Job(Generic[T]):
     """One job and its waiting caller."""
 
-    __slots__ = ("_answer", "_do")
-
-    def __init__(self, do: Callable[[], T], answer: asyncio.Future[T]) -> None:
-        self._do = do
-        self._answer = answer
+    _do: Callable[[], T]
+    _answer: asyncio.Future[T]
 
     def do(self) -> None:
         """Run the job and notify the loop."""

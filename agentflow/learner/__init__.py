@@ -18,14 +18,14 @@ if TYPE_CHECKING:
     from agentflow.learner._engine import claimed_engine
     from agentflow.learner._episode_runner import open_episode_runner, open_sandbox_pool
     from agentflow.learner._group_rollout import PolicyRollout, external_failure
-    from agentflow.learner._groups import Batch, EpisodeResult, FailureCause, Group
+    from agentflow.learner._groups import Batch, EpisodeResult, FailureCause, Group, TaskDraw
     from agentflow.learner._progress import TrainOutcome, TrainStatus
-    from agentflow.learner._rows import Row
     from agentflow.learner._run import Reward, TrainRun, atrain, train
-    from agentflow.learner._task_order import TaskDraw, TaskOrder
+    from agentflow.learner._sources import TaskOrder
     from agentflow.learner._team_rollouts import RolloutContext, RolloutFactory, TeamRollouts
     from agentflow.learner._token_page import EpisodeTokens, RunTokens, episodes_page
     from agentflow.learner._trial import TrialResult, try_training
+    from agentflow.learner.packing import Row
 
 __all__ = [
     "FROZEN",
@@ -80,12 +80,12 @@ __getattr__ = lazy_exports(
         "._engine": ["claimed_engine"],
         "._episode_runner": ["open_episode_runner", "open_sandbox_pool"],
         "._group_rollout": ["PolicyRollout", "external_failure"],
-        "._groups": ["Batch", "EpisodeResult", "FailureCause", "Group"],
+        "._groups": ["Batch", "EpisodeResult", "FailureCause", "Group", "TaskDraw"],
         "._progress": ["TrainOutcome", "TrainStatus"],
         "._token_page": ["EpisodeTokens", "RunTokens", "episodes_page"],
-        "._rows": ["Row"],
+        ".packing": ["Row"],
         "._run": ["Reward", "TrainRun", "atrain", "train"],
-        "._task_order": ["TaskDraw", "TaskOrder"],
+        "._sources": ["TaskOrder"],
         "._trial": ["TrialResult", "try_training"],
         "._team_rollouts": ["RolloutContext", "RolloutFactory", "TeamRollouts"],
     },

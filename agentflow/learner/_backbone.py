@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from agentflow.learner._rows import Row
     from agentflow.learner.losses import LossSettings
+    from agentflow.learner.packing import Row
 
 
 Figures = dict[str, float]
@@ -94,11 +94,11 @@ def with_reference(backbone: Backbone, rows: Sequence[Row]) -> list[Row]:
     """Return rows with log-probabilities under the initial weights, unless the backbone's steps compute them."""
     if isinstance(backbone, ReferringBackbone):
         return list(rows)
-    found = backbone.log_probs(rows, reference=True)
-    return [replace(row, reference=values) for row, values in zip(rows, found, strict=True)]
+    log_probs = backbone.log_probs(rows, reference=True)
+    return [replace(row, reference=values) for row, values in zip(rows, log_probs, strict=True)]
 
 
 def with_proximal(backbone: Backbone, rows: Sequence[Row]) -> list[Row]:
     """Return rows with log-probabilities under the current weights, before the first of several steps."""
-    found = backbone.log_probs(rows)
-    return [replace(row, proximal=values) for row, values in zip(rows, found, strict=True)]
+    log_probs = backbone.log_probs(rows)
+    return [replace(row, proximal=values) for row, values in zip(rows, log_probs, strict=True)]

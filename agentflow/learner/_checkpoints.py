@@ -181,11 +181,11 @@ class Checkpoints:
 
     def _scores(self) -> dict[str, float]:
         try:
-            found = msgspec.json.decode((self.folder / SCORES).read_bytes(), type=dict[str, float])
+            scores = msgspec.json.decode((self.folder / SCORES).read_bytes(), type=dict[str, float])
         except (OSError, *DECODE_ERRORS):
             # Without scores, the most recent checkpoints are still kept.
             return {}
-        return {name: score for name, score in found.items() if (self.folder / name).is_dir()}
+        return {name: score for name, score in scores.items() if (self.folder / name).is_dir()}
 
     def _write_scores(self, scores: Mapping[str, float]) -> None:
         written = self.folder / f"{SCORES}{_UNFINISHED}"

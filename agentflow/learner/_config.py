@@ -19,7 +19,7 @@ from agentflow.serving import ServingSettings
 from agentflow.settings import EndpointUrl, Section, Settings, load_settings
 
 if TYPE_CHECKING:
-    from agentflow.growth import GrowthSettings
+    from agentflow.engine import GrowthSettings
     from agentflow.models import ModelSettings
 
 
@@ -216,7 +216,7 @@ class GrowthRules(Section):
     @property
     def settings(self) -> "GrowthSettings":
         """Settings of the tree engine."""
-        from agentflow.growth import GrowthSettings  # imports the sandbox
+        from agentflow.engine import GrowthSettings  # imports the sandbox
 
         same = self.model_dump(exclude={"task_description"})
         return GrowthSettings(**same, seed_description=self.task_description)

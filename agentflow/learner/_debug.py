@@ -9,6 +9,7 @@ from importlib.util import find_spec
 import aiohttp
 import msgspec
 from msgspec import Struct
+from msgspec.structs import replace
 
 from agentflow._decoding import DECODE_ERRORS
 from agentflow._http_client import open_session, read_answer
@@ -17,11 +18,11 @@ from agentflow.extras import missing_extra
 from agentflow.learner._config import FROZEN, POLICY, TrainConfig
 from agentflow.learner._engine import policy_at
 from agentflow.learner._episode_runner import open_episode_runner
-from agentflow.learner._group_rollout import GroupRollout
-from agentflow.learner._groups import EpisodeResult, Group, Sample
-from agentflow.learner._rows import Row
-from agentflow.learner._task_order import TaskDraw, TaskOrder
+from agentflow.learner._group_rollout import GroupRollout, GroupSettings
+from agentflow.learner._groups import EpisodeResult, Group, Sample, TaskDraw
+from agentflow.learner._sources import TaskOrder
 from agentflow.learner.losses import LossSettings, advantages_of, loss_of, rows_of
+from agentflow.learner.packing import Row
 from agentflow.models import OFFLINE, ModelSettings, has_replicas
 from agentflow.rollouts import Assignment
 from agentflow.scoring import Metric
@@ -51,18 +52,9 @@ async def debug_rollouts(
     schedule = config.schedule
     tasks, size = debug_counts(config)
     figures: dict[str, float] = {}
-    rules = config.episodes
     models = await _models(config)
     async with open_episode_runner(config, assignment, models, metric) as runner:
-        rollout = GroupRollout(
-            runner,
-            trained=rules.trained_roles,
-            temperature=rules.temperature_in_training,
-            seed=config.seed,
-            at_once=1,
-            seconds=rules.episode_seconds,
-            tries=1,
-        )
+        rollout = GroupRollout(runner, replace(GroupSettings.of(config), at_once=1, tries=1))
         order = TaskOrder(assignment.tasks, seed=config.seed, epochs=schedule.epochs)
         for step in range(1, (schedule.steps or 1) + 1):
             groups = [await _group(rollout, draw, size, say) for draw in order.take(tasks)]
@@ -127,8 +119,8 @@ async def _only_model(config: TrainConfig) -> str:
         ) from None
 
 
-def _count(given: set[str], name: str, value: int) -> int:
-    return value if name in given else min(value, DEFAULT_COUNT)
+def _count(fields: set[str], name: str, value: int) -> int:
+    return value if name in fields else min(value, DEFAULT_COUNT)
 
 
 async def _group(rollout: GroupRollout, draw: TaskDraw, size: int, say: Callable[[str], None]) -> Group:

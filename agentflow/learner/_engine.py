@@ -3,9 +3,8 @@
 import secrets
 from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
-from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 import aiohttp
@@ -20,7 +19,6 @@ from agentflow._decoding import DECODE_ERRORS, decode_reason
 from agentflow._private_files import make_private_folder, replace_file
 from agentflow.errors import AgentFlowError, ConfigurationError, RunStopped, StopCause
 from agentflow.learner._config import ENGINE_FOLDER, FROZEN, KEY_FILE, POLICY
-from agentflow.learner._rows import Row
 from agentflow.models import ModelSettings
 from agentflow.runs import check_output, is_output_active, lock_output
 from agentflow.serving import (
@@ -37,6 +35,7 @@ from agentflow.serving import (
 
 if TYPE_CHECKING:
     from agentflow.learner._config import EngineSettings, TrainConfig
+    from agentflow.learner._loop import ProbeRows
     from agentflow.learner._policy import PolicySettings
 
 
@@ -47,46 +46,8 @@ _NONE = np.zeros(0, np.float32)
 _UNMODIFIED = {"top_k": 0, "min_p": 0.0, "repetition_penalty": 1.0}
 """Sampling without truncation or penalties; the model's own generation config may set others."""
 
-PROBE_ROWS, PROBE_TOKENS = 8, 256
-"""Maximum size of a probe, but for its first row."""
 
-
-class ProbeRows(NamedTuple):
-    """Rows that the engine sampled, on which it is compared with the trainer."""
-
-    rows: Sequence[Row]
-    """Rows, at temperature 1."""
-    before: Sequence[NDArray[np.float32]]
-    """The trainer's log-probabilities before its step; empty: unknown."""
-    noise: float
-    """Root mean square of the differences between engine and trainer before the step; 0: unknown."""
-
-
-def choose_probe(rows: Sequence[Row], log_probs: Sequence[NDArray[np.float32]]) -> ProbeRows:
-    """Choose the first rows of a step, which share their prompt, for the comparison after it.
-
-    :param log_probs: the trainer's log-probabilities of the rows before the step; empty: unknown.
-    """
-    count, tokens = 0, 0
-    for row in rows[:PROBE_ROWS]:
-        tokens += len(row.ids)
-        if count and tokens > PROBE_TOKENS:
-            break
-        count += 1
-    chosen = rows[:count]
-    # Over all rows: that of a few tokens may be small by chance, and the comparison would find a difference in noise.
-    differences = np.concatenate(
-        [_NONE, *(values - row.behaviour for values, row in zip(log_probs, rows, strict=False))]
-    )
-    is_comparable = all(row.temperature == 1.0 for row in chosen)
-    return ProbeRows(
-        [replace(row, temperature=1.0) for row in chosen],
-        log_probs[:count] if is_comparable else [],
-        float(np.sqrt(np.square(differences).mean())) if len(differences) else 0.0,
-    )
-
-
-def probe_of(probed: ProbeRows, log_probs: Sequence[NDArray[np.float32]], folder: Path) -> Probe:
+def probe_of(probed: "ProbeRows", log_probs: Sequence[NDArray[np.float32]], folder: Path) -> Probe:
     """Return the probe of published weights.
 
     :param log_probs: the trainer's log-probabilities of the rows, under these weights.

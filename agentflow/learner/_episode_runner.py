@@ -4,11 +4,12 @@ from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 from msgspec import structs
 
 from agentflow.actors import ChildSpec, Restart, Supervisor
+from agentflow.engine import EpisodeAgent, EpisodeEngine, EpisodeSettings
 from agentflow.errors import ConfigurationError, ToolFailure
 from agentflow.journal import MemoryPage
 from agentflow.learner._config import JUDGE, POLICY
@@ -23,7 +24,7 @@ from agentflow.models import (
     OpenModel,
     Sampling,
 )
-from agentflow.rollouts import Assignment
+from agentflow.rollouts import Assignment, make_agent
 from agentflow.runs import (
     SandboxPool,
     choose_tools,
@@ -35,7 +36,7 @@ from agentflow.runs import (
 from agentflow.sandbox import Backend, Sandbox, Tool
 from agentflow.scoring import Metric, make_metric, needs_judge
 from agentflow.tasks import TaskVerifiers, open_task_verifiers
-from agentflow.team import EpisodeAgent, EpisodeSettings, Team, TeamAgent, ToolAgent, model_tools
+from agentflow.team import ROLES, Team, TeamAgent, model_tools
 from agentflow.trace import Episode, MemoryBlobStore, Task, digest
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 AGENT = "agent"
-MOST_AHEAD = 16
+MAX_AHEAD = 16
 """Maximum number of sandboxes made in advance."""
 _NO_END = 10**9
 
@@ -99,27 +100,23 @@ class _EpisodeTeam:
         }
         self.blobs = MemoryBlobStore(images)
         """Images of the episode; those of its task are readable, too."""
+        self._kind = rules.agent
         self.team: Team | None = None
         if rules.agent == "team":
             self.team = Team(
-                analyst=self.models["analyst"],
-                planner=self.models["planner"],
-                executor=self.models["executor"],
-                verifier=self.models.get("verifier"),
-                generator=self.models["generator"],
-                put_blob=self.blobs.put,
-                blob=self.blobs.read,
+                {role: model for role, model in self.models.items() if role in ROLES},
+                blobs=self.blobs,
                 short_prompts=rules.short_prompts,
                 # An episode asks its roles in turn; its growing memory is summarised concurrently.
                 workers=2,
             )
 
-    def agent(self, tools: Sequence[Tool], settings: EpisodeSettings) -> EpisodeAgent:
-        """Return the agent of the episode."""
+    @property
+    def agent(self) -> EpisodeAgent:
+        """The agent of the episode."""
         if self.team is not None:
-            return TeamAgent(team=self.team, tools=tools, settings=settings)
-        model, blobs = self.models[AGENT], self.blobs
-        return ToolAgent(model=model, tools=tools, settings=settings, put_blob=blobs.put, blob=blobs.read)
+            return TeamAgent(self.team)
+        return make_agent(self._kind, self.models[AGENT], self.blobs)
 
     def begin(self, seed: str, temperature: float | None, models: Mapping[str, Model]) -> None:
         """Start another episode.
@@ -132,6 +129,17 @@ class _EpisodeTeam:
                 model.begin(seed, temperature, models.get(role))
 
 
+class EpisodeTools(NamedTuple):
+    """Tools of episodes, and their sandboxes."""
+
+    base: Sandbox
+    """Sandbox of stateless tools."""
+    tools: Sequence[Tool]
+    """Available tools."""
+    sandboxes: SandboxPool
+    """Forks of the base, one for each episode."""
+
+
 class SandboxEpisodeRunner:
     """Runs episodes in sandboxes. Implements `EpisodeRunner`."""
 
@@ -139,27 +147,25 @@ class SandboxEpisodeRunner:
         self,
         supervisor: Supervisor,
         settings: EpisodeSettings,
-        sandboxes: SandboxPool,
-        tools: Sequence[Tool],
+        tools: EpisodeTools,
         metric: Metric,
         make_team: Callable[[], _EpisodeTeam],
         models: Mapping[str, OpenModel],
-        base: Sandbox,
         verifiers: TaskVerifiers,
     ) -> None:
         self.metric = metric
         """Metric of the answers."""
         self.models = models
         """Model of each role."""
-        self.base = base
+        self.base = tools.base
         """Sandbox of stateless tools; the sandboxes of episodes are forks of it."""
-        self.tools = tools
+        self.tools = tools.tools
         """Available tools."""
         self.verifiers = verifiers
         """Verifiers of the tasks."""
         self._supervisor = supervisor
         self._settings = settings
-        self._sandboxes = sandboxes
+        self._sandboxes = tools.sandboxes
         self._make_team = make_team
         self._idle: list[_EpisodeTeam] = []
         self._teams = 0
@@ -184,9 +190,8 @@ class SandboxEpisodeRunner:
             settings = settings.model_copy(update={"max_turns": max_turns})
         async with self._sandboxes.fresh() as sandbox, self._borrow() as members:
             members.begin(seed, temperature, models or {})
-
-            agent = members.agent(self.tools, settings)
-            return await self.verifiers.run(task, sandbox, MemoryPage(), agent.solve)
+            engine = EpisodeEngine(agent=members.agent, tools=self.tools, settings=settings)
+            return await self.verifiers.run(task, sandbox, MemoryPage(), engine.solve)
 
     @asynccontextmanager
     async def _borrow(self) -> AsyncGenerator[_EpisodeTeam]:
@@ -209,7 +214,7 @@ class SandboxEpisodeRunner:
 
 async def open_sandbox_pool(
     supervisor: Supervisor, rules: "EpisodeRules", backends: Sequence[Backend] = ()
-) -> tuple[Sandbox, Sequence[Tool], SandboxPool]:
+) -> EpisodeTools:
     """Open the sandbox of the settings as a child of a supervisor, and a pool of its forks. See docs/tuner.md.
 
     :param backends: further backends.
@@ -222,11 +227,11 @@ async def open_sandbox_pool(
     except ToolFailure as failure:
         raise ConfigurationError(f"sandbox: {failure.message}") from None
     tools = (await choose_tools(sandbox, rules, broken)).tools
-    ahead = min(rules.workers, MOST_AHEAD)
+    ahead = min(rules.workers, MAX_AHEAD)
     sandboxes = SandboxPool(sandbox, tools, most=rules.max_sandboxes, ahead=ahead, wanted=_NO_END)
     spec = ChildSpec(id="sandboxes", start=lambda: sandboxes, restart=Restart.TRANSIENT, shutdown=30)
     await start_child(supervisor, spec)
-    return sandbox, tools, sandboxes
+    return EpisodeTools(sandbox, tools, sandboxes)
 
 
 @asynccontextmanager
@@ -250,7 +255,7 @@ async def open_episode_runner(
         opened = await open_models(supervisor, models, budgets)
         scored = metric or _metric(config, assignment, opened.get(JUDGE))
         inside = model_tools(**{name: opened[rules.tool_role(name)] for name in rules.model_tools})
-        sandbox, tools, sandboxes = await open_sandbox_pool(supervisor, rules, inside)
+        tools = await open_sandbox_pool(supervisor, rules, inside)
         policy = frozenset(role for role, model in models.items() if model.tokens or model.name == POLICY)
         images = {image.hash: data for image, data in assignment.pictures.items()}
         make = partial(_EpisodeTeam, rules, opened, policy, images)
@@ -258,15 +263,13 @@ async def open_episode_runner(
         verifiers = partial(
             open_task_verifiers,
             assignment.verified if metric is None else (),
-            sandbox,
-            tools,
+            tools.base,
+            tools.tools,
             sandbox_settings(rules)[0],
             max_sandboxes=rules.max_sandboxes,
         )
         verifying = await open_supervised(supervisor, "task verifiers", verifiers)
-        yield SandboxEpisodeRunner(
-            supervisor, settings, sandboxes, tools, scored, make, opened, sandbox, verifying
-        )
+        yield SandboxEpisodeRunner(supervisor, settings, tools, scored, make, opened, verifying)
 
 
 def _metric(config: "TrainConfig", assignment: Assignment, judge: OpenModel | None) -> Metric:

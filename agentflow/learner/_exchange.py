@@ -10,7 +10,7 @@ import numpy as np
 from msgspec import Struct, field
 from numpy.typing import NDArray
 
-from agentflow.learner._rows import PER_TRAINED_TOKEN, Row
+from agentflow.learner.packing import PER_TRAINED_TOKEN, Row
 
 Arrays = Mapping[str, NDArray[Any]]
 """Arrays by name."""
@@ -76,11 +76,11 @@ def pack_rows(rows: Sequence[Row]) -> dict[str, NDArray[Any]]:
         "trained": _long([row.trained for row in rows], np.bool_),
     }
     for name in PER_TRAINED_TOKEN:
-        given = [values for row in rows if (values := getattr(row, name)) is not None]
-        if given and len(given) < len(rows):
+        arrays_by_row = [values for row in rows if (values := getattr(row, name)) is not None]
+        if arrays_by_row and len(arrays_by_row) < len(rows):
             raise ValueError(f"some rows have {name} log-probabilities and some have none")
-        if given:
-            arrays[name] = _long(given, _TYPES.get(name, np.float32))
+        if arrays_by_row:
+            arrays[name] = _long(arrays_by_row, _TYPES.get(name, np.float32))
     return arrays
 
 
@@ -90,18 +90,18 @@ def unpack_rows(arrays: Arrays) -> list[Row]:
         return []
     ends = np.cumsum(arrays["lengths"])[:-1]
     trained = np.split(arrays["trained"], ends)
-    cuts = np.cumsum([int(one.sum()) for one in trained])[:-1]
+    cuts = np.cumsum([int(flags.sum()) for flags in trained])[:-1]
     parts: dict[str, list[Any]] = {
         name: np.split(arrays[name], cuts) for name in PER_TRAINED_TOKEN if name in arrays
     }
     return [
         Row(
             ids=ids,
-            trained=which,
-            temperature=float(arrays["temperatures"][place]),
-            **{name: values[place] for name, values in parts.items()},
+            trained=flags,
+            temperature=float(arrays["temperatures"][index]),
+            **{name: values[index] for name, values in parts.items()},
         )
-        for place, (ids, which) in enumerate(zip(np.split(arrays["ids"], ends), trained, strict=True))
+        for index, (ids, flags) in enumerate(zip(np.split(arrays["ids"], ends), trained, strict=True))
     ]
 
 

@@ -3,9 +3,10 @@
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from functools import partial
 from statistics import fmean
-from typing import Final, Protocol, TypeVar
+from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 import anyio
+from msgspec import Struct
 
 from agentflow.actors import together
 from agentflow.errors import (
@@ -18,13 +19,24 @@ from agentflow.errors import (
     unwrap_group,
 )
 from agentflow.learner._config import ValidationSettings
-from agentflow.learner._groups import Batch, EpisodeResult, FailureCause, Group, Sample, sample_of
-from agentflow.learner._signal import class_of, rewards_by_class
-from agentflow.learner._task_order import TaskDraw
+from agentflow.learner._groups import (
+    Batch,
+    EpisodeResult,
+    FailureCause,
+    Group,
+    Sample,
+    TaskDraw,
+    class_of,
+    rewards_by_class,
+    sample_of,
+)
 from agentflow.scoring import Metric, Scored, ScoreGuard, confidence_interval, pass_at
 from agentflow.tasks import scored_verdict
 from agentflow.telemetry import episode_operation, get_logger, record_score
 from agentflow.trace import Ending, Episode, Failure, Task, TaskVerdict, digest
+
+if TYPE_CHECKING:
+    from agentflow.learner._config import TrainConfig
 
 logger = get_logger(__name__)
 
@@ -104,8 +116,38 @@ class EpisodeRunner(Protocol):
         ...
 
 
-async def _ready() -> None:
+async def ready_at_once() -> None:
     """Return at once: there is no engine to wait for."""
+
+
+class GroupSettings(Struct, frozen=True, kw_only=True):
+    """Rules of the episodes of a run."""
+
+    trained: tuple[str, ...]
+    """Roles whose calls are trained."""
+    temperature: float
+    """Their sampling temperature."""
+    seed: int = 0
+    """Seed of everything that is sampled."""
+    at_once: int = 64
+    """Maximum number of concurrent episodes."""
+    seconds: float = 300.0
+    """Time limit of an episode."""
+    tries: int = 3
+    """Attempts for an episode that crashes or loses its engine."""
+
+    @classmethod
+    def of(cls, config: "TrainConfig") -> "GroupSettings":
+        """Return the rules that the settings of a training give."""
+        rules = config.episodes
+        return cls(
+            trained=rules.trained_roles,
+            temperature=rules.temperature_in_training,
+            seed=config.seed,
+            at_once=rules.workers,
+            seconds=rules.episode_seconds,
+            tries=1 + rules.max_retries,
+        )
 
 
 class GroupRollout:
@@ -114,36 +156,21 @@ class GroupRollout:
     def __init__(
         self,
         runner: EpisodeRunner,
+        settings: GroupSettings,
         *,
-        trained: tuple[str, ...],
-        temperature: float,
-        seed: int = 0,
-        at_once: int = 64,
-        seconds: float = 300.0,
-        tries: int = 3,
-        engine_ready: Callable[[], Awaitable[None]] = _ready,
+        engine_ready: Callable[[], Awaitable[None]] = ready_at_once,
         on_result: Callable[[EpisodeResult], None] | None = None,
     ) -> None:
         """Configure it.
 
-        :param trained: roles whose calls are trained.
-        :param temperature: their sampling temperature.
-        :param seed: seed of everything that is sampled.
-        :param at_once: maximum number of concurrent episodes.
-        :param seconds: time limit of an episode.
-        :param tries: attempts for an episode that crashes or loses its engine.
         :param engine_ready: waits until the engine answers.
         :param on_result: called with the result of each episode.
         """
         self.version = 0
         """Version of the weights that sample now."""
         self._runner = runner
-        self._trained = trained
-        self._temperature = temperature
-        self._seed = seed
-        self._slots = anyio.Semaphore(at_once)
-        self._seconds = seconds + GRACE_SECONDS
-        self._tries = tries
+        self._settings = settings
+        self._slots = anyio.Semaphore(settings.at_once)
         self._engine_ready = engine_ready
         self._on_result = on_result
         self._guard = ScoreGuard(runner.metric.name)
@@ -180,8 +207,8 @@ class GroupRollout:
                 group=draw.group,
                 member=member,
                 reward=result.reward,
-                trained=self._trained,
-                temperature=self._temperature,
+                trained=self._settings.trained,
+                temperature=self._settings.temperature,
                 version=result.version,
             )
             samples.append(sample)
@@ -206,7 +233,7 @@ class GroupRollout:
         :param place: source of its seed, beside the run's seed.
         :raises RunStopped: if the run can't continue.
         """
-        seed = digest([self._seed, *place])
+        seed = digest([self._settings.seed, *place])
         result = await self._attempt(
             "episode",
             "/".join(map(str, (*place, self.version))),
@@ -243,7 +270,7 @@ class GroupRollout:
         :param causes: returns the causes for which a result has failed.
         :raises RunStopped: if a model is still unavailable after the last try. One that is too slow leaves the episode out.
         """
-        tries = self._tries
+        tries = self._settings.tries
         while True:
             async with self._slots:
                 with episode_operation(f"{place}/{tries}", task.id, agent=what) as operation:
@@ -266,8 +293,9 @@ class GroupRollout:
         self, what: str, task: Task, work: Callable[[], Awaitable[T]], failed: Callable[[Failure], T]
     ) -> tuple[T, RunStopped | None]:
         """Return the result of one try, and the reason if a model was unavailable."""
+        seconds = self._settings.seconds + GRACE_SECONDS
         try:
-            with anyio.move_on_after(self._seconds):
+            with anyio.move_on_after(seconds):
                 return await work(), None
         except Exception as error:  # boundary: a crashed episode is data, and must not end the others
             cause = unwrap_group(error)
@@ -277,7 +305,7 @@ class GroupRollout:
                 raise cause from error
             logger.exception(f"{what} crashed", task=task.id)
             return failed(Failure(FailureCause.CRASHED, error_line(error))), None
-        return failed(Failure(FailureCause.TIME, f"it did not end in {self._seconds:g} seconds")), None
+        return failed(Failure(FailureCause.TIME, f"it did not end in {seconds:g} seconds")), None
 
     async def _play(
         self, task: Task, seed: str, temperature: float | None, max_turns: int | None

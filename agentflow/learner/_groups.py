@@ -1,16 +1,25 @@
-"""Samples, the groups of a task, and the batch of a step."""
+"""Samples, the groups of a drawn task, the batch of a step, and the figures of both.
 
+Among the figures is the signal of a step: the share of groups that give none, and rewards by class of task.
+"""
+
+import re
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from enum import StrEnum
 from itertools import islice
 from math import prod
 from statistics import fmean, pstdev
-from typing import Self
+from typing import Final, NamedTuple, Self
 
 from msgspec import Struct, field
 
-from agentflow.trace import Episode, Failure, Plan, Reply, Tokens, Tree
+from agentflow.trace import Episode, Failure, Plan, Reply, Task, Tokens, Tree, tokens_of
+
+MAX_CLASSES: Final = 20
+"""Maximum number of classes with figures of their own."""
+_KEYS: Final = ("class", "source")
+_NAME_CHARS: Final = 40
 
 
 class Sample(Struct, frozen=True, kw_only=True):
@@ -35,6 +44,25 @@ class Sample(Struct, frozen=True, kw_only=True):
     """Additional reward of each call, in order; empty: none. See docs/losses.md."""
     details: dict[str, float] = field(default_factory=dict[str, float])
     """Figures of the episode: turns, tool errors, …"""
+
+
+class TaskDraw(Struct, frozen=True):
+    """A task drawn for a group of episodes."""
+
+    number: int
+    """Number of the draw, from 0. It determines the task and the randomness of its episodes."""
+    task: Task
+    """The task."""
+
+    @property
+    def group(self) -> str:
+        """Name of its group: a task drawn again has another group."""
+        return f"{self.task.id}@{self.number}"
+
+    @property
+    def task_class(self) -> str:
+        """Class of its task; empty if it has none."""
+        return class_of(self.task)
 
 
 class FailureCause(StrEnum):
@@ -76,10 +104,7 @@ class EpisodeResult(Struct, frozen=True, kw_only=True):
         if self.episode is None:
             return int(sum(sample.details.get("sampled_tokens", 0.0) for sample in self.samples))
         return sum(
-            len(tokens.sampled)
-            for exchange in self.episode.exchanges
-            if exchange.tokens is not None
-            for tokens in (*exchange.unusable, exchange.tokens)
+            len(tokens.sampled) for exchange in self.episode.exchanges for tokens in tokens_of(exchange)
         )
 
 
@@ -152,6 +177,13 @@ class Batch(Struct, frozen=True, kw_only=True):
         return Counter(str(failure.kind) for group in self.groups for failure in group.failures)
 
 
+def class_of(task: Task) -> str:
+    """Return the class of a task: its field `class`, else `source`; empty if it has none."""
+    values = (task.metadata.get(key) for key in _KEYS)
+    name = next((str(value) for value in values if isinstance(value, str | int) and str(value)), "")
+    return re.sub(r"[^\w.-]+", "_", name)[:_NAME_CHARS]
+
+
 def sample_of(
     episode: Episode,
     *,
@@ -167,10 +199,7 @@ def sample_of(
     :param version: weights at its beginning; a version reported by the engine for a call takes precedence.
     """
     calls = tuple(
-        tokens
-        for exchange in episode.exchanges
-        if exchange.role in trained and exchange.tokens is not None
-        for tokens in (*exchange.unusable, exchange.tokens)
+        tokens for exchange in episode.exchanges if exchange.role in trained for tokens in tokens_of(exchange)
     )
     turns = episode.turns
     return sample_of_calls(
@@ -245,11 +274,7 @@ def samples_of_tree(
             continue
         path = tree.path(leaf.id)
         calls = tuple(
-            tokens
-            for node in path
-            for reply in plans.get(node.id, ())
-            for tokens in (*reply.unusable, reply.tokens)
-            if tokens is not None
+            tokens for node in path for reply in plans.get(node.id, ()) for tokens in tokens_of(reply)
         )
         samples.append(
             Sample(
@@ -279,7 +304,7 @@ def optimizer_parts(batch: Batch, count: int) -> list[list[int]]:
     positions = iter(range(len(batch.samples)))
     groups = [list(islice(positions, len(group.samples))) for group in batch.groups]
     count = min(count, len(groups))
-    return [[position for group in groups[place::count] for position in group] for place in range(count)]
+    return [[position for group in groups[part::count] for position in group] for part in range(count)]
 
 
 def batch_figures(batch: Batch) -> dict[str, float]:
@@ -303,7 +328,49 @@ def batch_figures(batch: Batch) -> dict[str, float]:
     return figures
 
 
+def rewards_by_class(rewards: Iterable[tuple[str, float]], prefix: str) -> dict[str, float]:
+    """Return the mean reward of each class as figures; none if there is a single class, or too many.
+
+    :param rewards: class and reward of each group or task.
+    """
+    by_class: dict[str, list[float]] = {}
+    for name, reward in rewards:
+        by_class.setdefault(name, []).append(reward)
+    if not 2 <= len(by_class) <= MAX_CLASSES:
+        return {}
+    return {f"{prefix}/{name or 'none'}": fmean(values) for name, values in sorted(by_class.items())}
+
+
+def signal_figures(batch: Batch) -> dict[str, float]:
+    """Return the share of all sampled groups whose rewards are equal, and the mean reward of each class."""
+    outcomes = group_outcomes(batch)
+    if not outcomes:
+        return {}
+    return {
+        "groups/no_signal": fmean(outcome.is_flat for outcome in outcomes),
+        **rewards_by_class(((outcome.task_class, outcome.reward) for outcome in outcomes), "reward/class"),
+    }
+
+
 def _version(calls: Collection[Tokens], version: int) -> float:
     """Return the oldest version that sampled a call, at least the given one."""
     oldest = min((int(call.version) for call in calls if call.version.isdigit()), default=version)
     return float(max(oldest, version))
+
+
+class GroupOutcome(NamedTuple):
+    """Outcome of a sampled group."""
+
+    task_class: str
+    reward: float
+    is_flat: bool
+
+
+def group_outcomes(batch: Batch) -> list[GroupOutcome]:
+    """Return the outcomes of all sampled groups that have one, replaced ones last."""
+    kept = [
+        GroupOutcome(group.task_class, fmean(sample.reward for sample in group.samples), group.is_flat)
+        for group in batch.groups
+        if group.samples
+    ]
+    return [*kept, *(GroupOutcome(group.task_class, group.reward, True) for group in batch.replaced)]

@@ -1,10 +1,11 @@
 """The training loop: rollout, step, weight update of the engine, repeat."""
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, nullcontext
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from statistics import fmean
-from typing import NamedTuple, TypeVar, TypeVarTuple, Unpack
+from typing import Final, NamedTuple, TypeVar, TypeVarTuple, Unpack
 
 import anyio
 import anyio.to_thread
@@ -21,16 +22,23 @@ from agentflow.learner._backbone import (
     with_reference,
 )
 from agentflow.learner._checkpoints import CheckpointError, Checkpoints
-from agentflow.learner._config import Schedule
-from agentflow.learner._engine import ProbeRows, choose_probe
-from agentflow.learner._groups import Batch, Sample, batch_figures, optimizer_parts
+from agentflow.learner._config import TrainConfig
+from agentflow.learner._groups import (
+    MAX_CLASSES,
+    Batch,
+    GroupOutcome,
+    Sample,
+    batch_figures,
+    group_outcomes,
+    optimizer_parts,
+    signal_figures,
+)
 from agentflow.learner._progress import TrainProgress
 from agentflow.learner._rollout_store import CallScores, RolloutStore
-from agentflow.learner._rows import Row
-from agentflow.learner._signal import SignalWatch, signal_figures
 from agentflow.learner._sources import BatchSource
-from agentflow.learner.losses import LossSettings, step_rows
+from agentflow.learner.losses import step_rows
 from agentflow.learner.losses._step import trained_calls
+from agentflow.learner.packing import Row
 from agentflow.runs import Phase
 from agentflow.serving import TOLERANCES
 from agentflow.telemetry import conventions, get_logger, step_operation
@@ -39,19 +47,46 @@ logger = get_logger(__name__)
 
 _SELF_K3 = 1e-8
 """Limit of the KL divergence of the trainer from itself, in the same packing."""
-_NOT_TOLD = np.zeros(0, np.float32)
+_UNKNOWN = np.zeros(0, np.float32)
+
+PROBE_ROWS, PROBE_TOKENS = 8, 256
+"""Maximum size of a probe, but for its first row."""
+
+MAX_FLAT_SHARE: Final = 0.8
+"""Share of groups with equal rewards from which a step counts as one without signal."""
+FLAT_STEPS: Final = 5
+"""Consecutive steps without signal before a warning."""
 
 A = TypeVarTuple("A")
 T = TypeVar("T")
 
-Publish = Callable[[int, ProbeRows | None], Awaitable[Figures]]
-"""Publishes the current weights to the engine, as the given version; compares both on rows, and returns figures."""
-Use = Callable[[Batch], Awaitable[None]]
-"""Marks the episodes of a batch as used, once the batch is on disk."""
-Validate = Callable[[], Awaitable[Mapping[str, float]]]
-"""Evaluates the policy on the held-out tasks."""
-Report = Callable[[int, Mapping[str, float]], None]
-"""Receives the figures of a step."""
+
+class ProbeRows(NamedTuple):
+    """Rows that the engine sampled, on which it is compared with the trainer."""
+
+    rows: Sequence[Row]
+    """Rows, at temperature 1."""
+    before: Sequence[NDArray[np.float32]]
+    """The trainer's log-probabilities before its step; empty: unknown."""
+    noise: float
+    """Root mean square of the differences between engine and trainer before the step; 0: unknown."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoopHooks:
+    """Parts of a run that its loop calls."""
+
+    report: Callable[[int, Mapping[str, float]], None]
+    """Receives the figures of each step."""
+    publish: Callable[[int, ProbeRows | None], Awaitable[Figures]] | None = None
+    """Publishes the current weights to the engine, as the given version; compares both on rows, and returns figures. `None`:
+    there is no engine."""
+    use: Callable[[Batch], Awaitable[None]] | None = None
+    """Marks the episodes of a batch as used, once the batch is on disk. `None`: nothing keeps them."""
+    validate: Callable[[], Awaitable[Mapping[str, float]]] | None = None
+    """Evaluates the policy on the held-out tasks. `None`: there are none."""
+    validation_episodes: int = 0
+    """Number of episodes of a validation, to be shown."""
 
 
 async def in_thread(work: Callable[[Unpack[A]], T], /, *arguments: *A) -> T:
@@ -75,54 +110,35 @@ class Loop:
 
     def __init__(
         self,
+        config: TrainConfig,
         *,
         source: BatchSource,
         backbone: Backbone,
-        loss: LossSettings,
-        schedule: Schedule,
         rollouts: RolloutStore,
         checkpoints: Checkpoints,
         position: LoopPosition,
-        report: Report,
-        publish: Publish | None = None,
-        use: Use | None = None,
-        validate: Validate | None = None,
-        validate_every: int = 10,
-        validates_first: bool = True,
-        validation_episodes: int = 0,
+        hooks: LoopHooks,
         progress: TrainProgress | None = None,
-        running: Callable[[], AbstractAsyncContextManager[None]] = nullcontext,
     ) -> None:
         """Configure it.
 
         :param position: position to start at; the backbone has been restored to it.
-        :param publish: publishes new weights to the engine; `None`: there is no engine.
-        :param use: marks the episodes of a stored batch as used; `None`: nothing keeps them.
-        :param validate: evaluates the policy; `None`: no validation.
-        :param validation_episodes: number of episodes of a validation, to be shown.
         :param progress: measures each phase; `None`: nothing shows it.
-        :param running: keeps the source running while steps are made.
         """
         self.position = position
         """Current position."""
         self.last: Figures = {}
         """Figures of the last step."""
+        self._loss = config.loss
+        self._schedule = config.schedule
+        self._validation = config.validation
         self._source = source
         self._backbone = backbone
-        self._loss = loss
-        self._schedule = schedule
         self._rollouts = rollouts
         self._checkpoints = checkpoints
-        self._report = report
-        self._publish = publish
-        self._use = use
-        self._validate = validate
-        self._validate_every = validate_every
-        self._validates_first = validates_first
-        self._validation_episodes = validation_episodes
-        self._progress = progress or TrainProgress(schedule.steps)
+        self._hooks = hooks
+        self._progress = progress or TrainProgress(config.schedule.steps)
         self._signal = SignalWatch()
-        self._running = running
         self._stopped: RunStopped | None = None
         self._collecting: anyio.CancelScope | None = None
         self._saved = position.step
@@ -144,17 +160,17 @@ class Loop:
         """
         await self._catch_up()
         self._source.resume(self.position.taken, self.position.pending)
-        if self._validate is not None and self._validates_first and self.position.step == 0:
+        if self._hooks.validate is not None and self._validation.eval_on_start and self.position.step == 0:
             self._report_step(0, await self._validated())
-        async with self._running():
+        async with self._source.running():
             while not self._is_done:
                 batch = await self._collect()
                 if batch is None:
                     break
                 await in_thread(self._rollouts.write, batch)
-                if self._use is not None:
+                if self._hooks.use is not None:
                     # After the batch is on disk, and before its step: a step made again reads the stored batch.
-                    await self._use(batch)
+                    await self._hooks.use(batch)
                 with step_operation(batch.step) as operation:
                     with self._progress.during(Phase.STEP):
                         figures = await self._learn(batch)
@@ -198,17 +214,20 @@ class Loop:
     async def _learn(self, batch: Batch) -> Figures:
         """Make the step of a batch."""
         steps = [
-            _Part(places, *await in_thread(step_rows, [batch.samples[place] for place in places], self._loss))
-            for places in optimizer_parts(batch, self._schedule.steps_per_batch)
+            _Part(
+                positions,
+                *await in_thread(step_rows, [batch.samples[position] for position in positions], self._loss),
+            )
+            for positions in optimizer_parts(batch, self._schedule.steps_per_batch)
         ]
         # Without an advantage, the gradient is rounding noise, which Adam would scale to a full step.
-        telling = [part for part in steps if part.rows and part.figures["advantage/largest"] > 0]
-        if not telling:
+        informative = [part for part in steps if part.rows and part.figures["advantage/largest"] > 0]
+        if not informative:
             logger.warning("nothing to learn from: all rewards of each task are equal", step=batch.step)
         if batch.samples and not any(sample.reward or any(sample.turn_rewards) for sample in batch.samples):
             logger.warning("all rewards of the step are 0; check the reward function", step=batch.step)
         # All parts before the first step: their proximal log-probabilities are those of the current weights.
-        parts = [part._replace(rows=await in_thread(self._with_log_probs, part.rows)) for part in telling]
+        parts = [part._replace(rows=await in_thread(self._with_log_probs, part.rows)) for part in informative]
         scores: list[CallScores] = []
         for part in parts:
             part.figures.update(await in_thread(self._step, part.rows))
@@ -239,7 +258,7 @@ class Loop:
         first = np.concatenate(self._backbone.log_probs(rows))
         figures = self._backbone.step(rows, self._loss)
         self._is_self_checked = True
-        if len(again := np.concatenate([_NOT_TOLD, *self._backbone.step_log_probs])) == len(first):
+        if len(again := np.concatenate([_UNKNOWN, *self._backbone.step_log_probs])) == len(first):
             apart = (again - first).astype(np.float64)
             figures["trainer/self_k3"] = float((np.exp(-apart) + apart - 1).mean())
             if not figures["trainer/self_k3"] < _SELF_K3:
@@ -270,11 +289,11 @@ class Loop:
         """Return what the loss of an optimizer step used for each call; the step was just made."""
         log_probs = self._step_log_probs
         if not isinstance(self._backbone, ScoringBackbone):
-            log_probs = [_NOT_TOLD if row.proximal is None else row.proximal for row in part.rows]
-        calls = trained_calls([samples[place] for place in part.places], self._loss)
+            log_probs = [_UNKNOWN if row.proximal is None else row.proximal for row in part.rows]
+        calls = trained_calls([samples[position] for position in part.positions], self._loss)
         return [
             CallScores(
-                sample=part.places[sample],
+                sample=part.positions[sample],
                 call=call,
                 advantage=float(row.advantages[0]),
                 log_probs=values,
@@ -300,22 +319,22 @@ class Loop:
         return rows
 
     async def _publish_weights(self) -> Figures:
-        if self._publish is None:
+        if self._hooks.publish is None:
             return {}
         with self._progress.during(Phase.PUBLICATION):
-            return await self._publish(self._backbone.version, self._probed)
+            return await self._hooks.publish(self._backbone.version, self._probed)
 
     async def _validated(self) -> Figures:
-        assert self._validate is not None, "checked before"
-        with self._progress.during(Phase.VALIDATION, self._validation_episodes):
-            return dict(await self._validate())
+        assert self._hooks.validate is not None, "checked before"
+        with self._progress.during(Phase.VALIDATION, self._hooks.validation_episodes):
+            return dict(await self._hooks.validate())
 
     async def _finish_step(self, figures: Figures) -> None:
         """Validate, save a checkpoint and report, where due."""
         step, schedule = self.position.step, self._schedule
         score = None
         last = schedule.steps is not None and step >= schedule.steps
-        if self._validate is not None and (last or step % self._validate_every == 0):
+        if self._hooks.validate is not None and (last or step % self._validation.eval_steps == 0):
             figures |= await self._validated()
             score = figures.get("validation/score")
         if step % schedule.save_steps == 0 or score is not None:
@@ -344,13 +363,95 @@ class Loop:
 
     def _report_step(self, step: int, figures: Figures) -> None:
         self.last = {**figures, **self._progress.take_seconds()}
-        self._report(step, self.last)
+        self._hooks.report(step, self.last)
+
+
+def choose_probe(rows: Sequence[Row], log_probs: Sequence[NDArray[np.float32]]) -> ProbeRows:
+    """Choose the first rows of a step, which share their prompt, for the comparison after it.
+
+    :param log_probs: the trainer's log-probabilities of the rows before the step; empty: unknown.
+    """
+    count, tokens = 0, 0
+    for row in rows[:PROBE_ROWS]:
+        tokens += len(row.ids)
+        if count and tokens > PROBE_TOKENS:
+            break
+        count += 1
+    chosen = rows[:count]
+    # Over all rows: that of a few tokens may be small by chance, and the comparison would find a difference in noise.
+    differences = np.concatenate(
+        [_UNKNOWN, *(values - row.behaviour for values, row in zip(log_probs, rows, strict=False))]
+    )
+    is_comparable = all(row.temperature == 1.0 for row in chosen)
+    return ProbeRows(
+        [replace(row, temperature=1.0) for row in chosen],
+        log_probs[:count] if is_comparable else [],
+        float(np.sqrt(np.square(differences).mean())) if len(differences) else 0.0,
+    )
+
+
+class SignalWatch:
+    """Logs advice once when most groups, or all of a class, have had equal rewards for several steps."""
+
+    def __init__(self) -> None:
+        self._flat_steps = 0
+        self._advised = False
+        self._flat_steps_of: Counter[str] = Counter()
+        self._warned: set[str] = set()
+
+    def add(self, batch: Batch) -> None:
+        """Take the outcomes of a step into account."""
+        outcomes = group_outcomes(batch)
+        if not outcomes:
+            return
+        is_flat = fmean(outcome.is_flat for outcome in outcomes) > MAX_FLAT_SHARE
+        self._flat_steps = self._flat_steps + 1 if is_flat else 0
+        if self._flat_steps >= FLAT_STEPS and not self._advised:
+            self._advised = True
+            solved = fmean(outcome.reward for outcome in outcomes) > 0.5
+            logger.warning(
+                "most groups give no signal: their rewards are equal",
+                step=batch.step,
+                advice=f"use {'harder tasks' if solved else 'easier tasks or examples in the prompt'}, larger groups "
+                "(schedule.episodes_per_task), a higher temperature, or schedule.replace_equal",
+            )
+        by_class: dict[str, list[GroupOutcome]] = {}
+        for outcome in outcomes:
+            by_class.setdefault(outcome.task_class, []).append(outcome)
+        if len(by_class) <= MAX_CLASSES:
+            self._watch_classes(batch.step, by_class)
+
+    def _watch_classes(self, step: int, by_class: Mapping[str, list[GroupOutcome]]) -> None:
+        for name, of_class in by_class.items():
+            others = [
+                outcome for other, outcomes in by_class.items() if other != name for outcome in outcomes
+            ]
+            if not all(outcome.is_flat for outcome in of_class):
+                self._flat_steps_of[name] = 0
+            elif not all(outcome.is_flat for outcome in others) and _mean_reward(of_class) < _mean_reward(
+                others
+            ):
+                self._flat_steps_of[name] += 1
+            if self._flat_steps_of[name] >= FLAT_STEPS and name not in self._warned:
+                self._warned.add(name)
+                logger.warning(
+                    "a class of tasks gives no signal while others learn: it is about to be forgotten",
+                    task_class=name or "none",
+                    step=step,
+                    reward=round(_mean_reward(of_class), 4),
+                    advice="fine-tune on a few right answers first, show an example of it in the prompt, raise its share of the "
+                    "tasks, or use larger groups",
+                )
+
+
+def _mean_reward(outcomes: Iterable[GroupOutcome]) -> float:
+    return fmean(outcome.reward for outcome in outcomes)
 
 
 class _Part(NamedTuple):
     """One optimizer step."""
 
-    places: list[int]
+    positions: list[int]
     """Positions of its samples in the batch."""
     rows: list[Row]
     figures: dict[str, float]
@@ -358,5 +459,5 @@ class _Part(NamedTuple):
 
 def _mean(figures: Sequence[Mapping[str, float]]) -> Figures:
     """Average the figures of several optimizer steps."""
-    names = dict.fromkeys(name for one in figures for name in one)
-    return {name: fmean(one[name] for one in figures if name in one) for name in names}
+    names = dict.fromkeys(name for part in figures for name in part)
+    return {name: fmean(part[name] for part in figures if name in part) for name in names}

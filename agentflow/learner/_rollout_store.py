@@ -134,11 +134,11 @@ class RolloutStore:
             with open_private(draft, "wb") as file:
                 np.savez(
                     file,
-                    samples=np.array([each.sample for each in scores], np.int32),
-                    calls=np.array([each.call for each in scores], np.int32),
-                    advantages=np.array([each.advantage for each in scores], np.float32),
-                    lengths=np.array([len(each.log_probs) for each in scores], np.int32),
-                    log_probs=np.concatenate([each.log_probs for each in scores]),
+                    samples=np.array([call.sample for call in scores], np.int32),
+                    calls=np.array([call.call for call in scores], np.int32),
+                    advantages=np.array([call.advantage for call in scores], np.float32),
+                    lengths=np.array([len(call.log_probs) for call in scores], np.int32),
+                    log_probs=np.concatenate([call.log_probs for call in scores]),
                 )
             draft.replace(path)
         except OSError:

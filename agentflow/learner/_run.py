@@ -3,11 +3,12 @@
 import os
 import shutil
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, closing, nullcontext
+from contextlib import asynccontextmanager, closing, nullcontext
+from dataclasses import replace
 from functools import partial
 from os import PathLike, fspath
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import anyio
 import msgspec
@@ -21,7 +22,6 @@ from agentflow.learner._checkpoints import CheckpointError, Checkpoints
 from agentflow.learner._config import TrainConfig, load_train_config, with_engine_key
 from agentflow.learner._engine import (
     PolicyEngine,
-    ProbeRows,
     figures_of,
     keep_published,
     open_engine,
@@ -31,16 +31,16 @@ from agentflow.learner._engine import (
     writable_output,
 )
 from agentflow.learner._group_rollout import PolicyRollout, Validation
-from agentflow.learner._loop import Loop, LoopPosition, in_thread
+from agentflow.learner._loop import Loop, LoopHooks, LoopPosition, ProbeRows, in_thread
 from agentflow.learner._policy import find_model
 from agentflow.learner._progress import TrainOutcome, TrainProgress, TrainStatus
 from agentflow.learner._rollout_store import RolloutStore
-from agentflow.learner._sources import AsyncSource, BatchSource, ReplaySource, SyncSource
-from agentflow.learner._task_order import TaskOrder, read_tasks_of, rules_for_tasks
+from agentflow.learner._sources import AsyncSource, BatchSource, ReplaySource, SyncSource, TaskOrder
 from agentflow.learner._team_rollouts import RolloutContext, RolloutFactory, TeamRollouts
 from agentflow.learner.trackers import Trackers, open_trackers
 from agentflow.models import Accounts, ModelSettings
-from agentflow.rollouts import Assignment, assign
+from agentflow.readers import aprepare_tasks, with_own_scorers
+from agentflow.rollouts import Assignment, RolloutConfig, assign
 from agentflow.runs import (
     Phase,
     Resume,
@@ -109,8 +109,8 @@ async def atrain(
     **settings: Any,  # noqa: ANN401 - any section of the settings, by its name
 ) -> dict[str, Any]:
     """Train a policy; the asynchronous form of `train`. See docs/training.md."""
-    given = {**settings, **_section("tasks", tasks), **_section("validation", validation)}
-    config = load_train_config(None if config_path is None else fspath(config_path), overrides, given)
+    sections = {**settings, **_section("tasks", tasks), **_section("validation", validation)}
+    config = load_train_config(None if config_path is None else fspath(config_path), overrides, sections)
     run = TrainRun(
         config,
         tasks=_task_list(tasks),
@@ -135,9 +135,27 @@ def _name_of(reward: Reward) -> str:
     return str(getattr(reward, "__name__", "reward"))
 
 
-SETTINGS_FILE = "settings.yaml"
+async def read_tasks_of(
+    config: TrainConfig, kind: Literal["training", "validation"], tasks: Sequence[Task] | None
+) -> Sequence[Task] | None:
+    """Return the given tasks, or those of a reader; `None`: they are in a file, or the run replays stored rollouts.
 
-Running: TypeAlias = Callable[[], AbstractAsyncContextManager[None]]
+    :raises ConfigurationError: one line with the place, if they can't be read.
+    """
+    reader = config.reader_for(kind)
+    if tasks is not None or reader is None or config.schedule.replay is not None:
+        return tasks
+    return (await aprepare_tasks(reader)).tasks
+
+
+def rules_for_tasks(
+    config: TrainConfig, kind: Literal["training", "validation"], tasks: Sequence[Task] | None
+) -> RolloutConfig:
+    """Return the settings of a rollout; tasks with scorers of their own are scored by these."""
+    return with_own_scorers(config.rules_for(kind), tasks or ())
+
+
+SETTINGS_FILE = "settings.yaml"
 
 
 class TrainRun:
@@ -275,22 +293,19 @@ class TrainRun:
 
         make = partial(
             Loop,
+            config,
             backbone=backbone,
-            loss=config.loss,
-            schedule=config.schedule,
+            rollouts=RolloutStore(config.output / "rollouts"),
             checkpoints=checkpoints,
             position=self.position,
-            report=report,
-            validate_every=config.validation.eval_steps,
-            validates_first=config.validation.eval_on_start,
-            validation_episodes=len(held_out) * config.validation.samples,
             progress=self._progress,
         )
+        hooks = LoopHooks(report=report, validation_episodes=len(held_out) * config.validation.samples)
         if config.schedule.replay is None:
-            await self._roll_out(make, backbone, assignment, held_out)
+            await self._roll_out(make, hooks, backbone, assignment, held_out)
         else:
             stored = ReplaySource(RolloutStore(config.schedule.replay))
-            await self._run_loop(make(source=stored, rollouts=RolloutStore(config.output / "rollouts")))
+            await self._run_loop(make(source=stored, hooks=hooks))
 
     def status(self) -> TrainStatus:
         """Return the progress so far."""
@@ -306,7 +321,12 @@ class TrainRun:
         """Do nothing: the current step is always completed."""
 
     async def _roll_out(
-        self, make: Callable[..., Loop], backbone: Backbone, assignment: Assignment, held_out: Sequence[Task]
+        self,
+        make: Callable[..., Loop],
+        hooks: LoopHooks,
+        backbone: Backbone,
+        assignment: Assignment,
+        held_out: Sequence[Task],
     ) -> None:
         """Make steps from new rollouts."""
         config, rules = self.config, self.config.episodes
@@ -326,17 +346,13 @@ class TrainRun:
             )
             async with self.rollouts.open(context) as rollout:
                 order = TaskOrder(assignment.tasks, seed=config.seed, epochs=config.schedule.epochs)
-                source, running = _source(config, rollout, order)
-                validation = Validation(rollout, held_out, config.validation) if held_out else None
-                loop = make(
-                    source=source,
-                    rollouts=RolloutStore(config.output / "rollouts"),
+                hooks = replace(
+                    hooks,
                     publish=partial(_publish, config, backbone, engine, rollout),
                     use=rollout.use,
-                    validate=None if validation is None else validation.score,
-                    running=running,
+                    validate=Validation(rollout, held_out, config.validation).score if held_out else None,
                 )
-                await self._run_loop(loop)
+                await self._run_loop(make(source=_source(config, rollout, order), hooks=hooks))
 
     async def _run_loop(self, loop: Loop) -> None:
         self._loop = loop
@@ -410,8 +426,8 @@ def _shared_task(tasks: Sequence[Task], held_out: Sequence[Task]) -> str:
     def content(task: Task) -> str:
         return task.question if by_question else digest([task.question, task.kwargs, task.metadata])
 
-    known = {content(task) for task in tasks}
-    return next((task.id for task in held_out if content(task) in known), "")
+    trained = {content(task) for task in tasks}
+    return next((task.id for task in held_out if content(task) in trained), "")
 
 
 def make_backbone(config: TrainConfig) -> Backbone:
@@ -518,12 +534,12 @@ def _weights(config: TrainConfig, version: int) -> Path:
     return config.output.absolute() / "weights" / f"v{version:06d}"
 
 
-def _source(config: TrainConfig, rollout: PolicyRollout, order: TaskOrder) -> tuple[BatchSource, Running]:
+def _source(config: TrainConfig, rollout: PolicyRollout, order: TaskOrder) -> BatchSource:
     schedule = config.schedule
     tasks, size, replace_equal = schedule.tasks_per_step, schedule.episodes_per_task, schedule.replace_equal
     if schedule.mode == "sync":
-        return SyncSource(rollout, order, tasks=tasks, size=size, replace_equal=replace_equal), nullcontext
-    stream = AsyncSource(
+        return SyncSource(rollout, order, tasks=tasks, size=size, replace_equal=replace_equal)
+    return AsyncSource(
         rollout,
         order,
         tasks=tasks,
@@ -532,4 +548,3 @@ def _source(config: TrainConfig, rollout: PolicyRollout, order: TaskOrder) -> tu
         stale=schedule.stale,
         replace_equal=replace_equal,
     )
-    return stream, stream.running

@@ -1,12 +1,13 @@
-"""Sources of batches: synchronous and asynchronous rollouts, and stored rollouts.
+"""The order of tasks, and sources of batches: synchronous and asynchronous rollouts, and stored rollouts.
 
 An asynchronous source runs episodes while steps are made, within a bound on their staleness.
 """
 
 import math
 from collections import Counter
-from collections.abc import AsyncGenerator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, Iterator, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+from random import Random
 from typing import Literal, Protocol
 
 import anyio
@@ -14,13 +15,50 @@ from msgspec import structs
 
 from agentflow.errors import ConfigurationError, RunStopped, StopCause
 from agentflow.learner._group_rollout import PolicyRollout
-from agentflow.learner._groups import Batch, EpisodeResult, FailureCause, Group, ReplacedGroup
+from agentflow.learner._groups import Batch, EpisodeResult, FailureCause, Group, ReplacedGroup, TaskDraw
 from agentflow.learner._rollout_store import RolloutStore
-from agentflow.learner._task_order import TaskDraw, TaskOrder
-from agentflow.trace import Failure
+from agentflow.trace import Failure, Task
 
 EQUAL = "equal"
 """Reason for leaving out a group: its rewards are all equal."""
+
+
+class TaskOrder:
+    """The draws of a run. Its state is one number, so a run can resume."""
+
+    def __init__(self, tasks: Sequence[Task], *, seed: int, epochs: int | None = None) -> None:
+        """Configure it.
+
+        :param epochs: number of draws of each task; `None`: unlimited.
+        """
+        self._tasks = tasks
+        self._seed = seed
+        self._end = None if epochs is None else epochs * len(tasks)
+        self._epoch = -1
+        self._places: list[int] = []
+        self.taken = 0
+        """Number of draws made."""
+
+    def take(self, count: int) -> list[TaskDraw]:
+        """Return the next draws; fewer at the end of the last epoch, none after it."""
+        if self._end is not None:
+            count = min(count, self._end - self.taken)
+        draws = [self.draw(self.taken + offset) for offset in range(count)]
+        self.taken += len(draws)
+        return draws
+
+    def draw(self, number: int) -> TaskDraw:
+        """Return the draw of that number, made or not."""
+        epoch, index = divmod(number, len(self._tasks))
+        if epoch != self._epoch:
+            self._epoch = epoch
+            self._places = list(range(len(self._tasks)))
+            Random(f"{self._seed}/{epoch}").shuffle(self._places)
+        return TaskDraw(number, self._tasks[self._places[index]])
+
+    def __iter__(self) -> Iterator[TaskDraw]:
+        while draws := self.take(1):
+            yield from draws
 
 
 class BatchSource(Protocol):
@@ -40,6 +78,10 @@ class BatchSource(Protocol):
         :param taken: number of draws made.
         :param pending: draws that no step has used.
         """
+        ...
+
+    def running(self) -> AbstractAsyncContextManager[None]:
+        """Run what runs beside the steps inside the block."""
         ...
 
 
@@ -66,6 +108,10 @@ class SyncSource:
         """Continue after an earlier run. Draws left unused by asynchronous rollouts are skipped."""
         del pending
         self._order.taken = taken
+
+    def running(self) -> AbstractAsyncContextManager[None]:
+        """Do nothing: `collect` runs the episodes."""
+        return nullcontext()
 
     async def collect(self, step: int, version: int) -> Batch | None:
         """Run the groups of a step; groups with equal rewards are replaced, a wave at a time, independent of timing."""
@@ -103,6 +149,10 @@ class ReplaySource:
         """Do nothing: the step number identifies the batch."""
         del taken, pending
 
+    def running(self) -> AbstractAsyncContextManager[None]:
+        """Do nothing: there are no episodes to run."""
+        return nullcontext()
+
     async def collect(self, step: int, version: int) -> Batch | None:
         """Return the stored batch of a step.
 
@@ -121,12 +171,12 @@ async def run_groups(rollout: PolicyRollout, draws: Sequence[TaskDraw], size: in
     """Run the groups of draws concurrently and return them in the order of the draws."""
     groups: list[Group | None] = [None] * len(draws)
 
-    async def one(place: int, draw: TaskDraw) -> None:
-        groups[place] = await rollout.group(draw, size)
+    async def run_group(index: int, draw: TaskDraw) -> None:
+        groups[index] = await rollout.group(draw, size)
 
     async with anyio.create_task_group() as tasks:
-        for place, draw in enumerate(draws):
-            tasks.start_soon(one, place, draw)
+        for index, draw in enumerate(draws):
+            tasks.start_soon(run_group, index, draw)
     return [group for group in groups if group is not None]
 
 
@@ -313,7 +363,9 @@ class AsyncSource:
             del self._pending[pending.draw.number]
             assert pending.group is not None, "filtered above"
             group = self._without_stale(pending.group, version)
-            lost = len(group.samples) < 2 and any(each.kind == FailureCause.STALE for each in group.failures)
+            lost = len(group.samples) < 2 and any(
+                failure.kind == FailureCause.STALE for failure in group.failures
+            )
             if lost or len(chosen) == self._tasks:
                 # More groups became due at once than a step takes, or too few episodes are left to compare.
                 self._dropped[FailureCause.STALE] += self._size

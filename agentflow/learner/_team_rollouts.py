@@ -10,7 +10,7 @@ from msgspec import Struct
 from agentflow.learner._config import TrainConfig
 from agentflow.learner._debug import debug_rollouts
 from agentflow.learner._episode_runner import open_episode_runner
-from agentflow.learner._group_rollout import GroupRollout, PolicyRollout
+from agentflow.learner._group_rollout import GroupRollout, GroupSettings, PolicyRollout
 from agentflow.learner._groups import EpisodeResult
 from agentflow.learner._tree_groups import TreeGroupRollout, open_tree_grower
 from agentflow.models import Accounts, ModelSettings
@@ -75,7 +75,7 @@ class TeamRollouts:
     @asynccontextmanager
     async def open(self, context: RolloutContext) -> AsyncGenerator[PolicyRollout]:
         """Open sandboxes, models and roles."""
-        config, rules = context.config, context.config.episodes
+        config = context.config
         async with (
             open_episode_runner(
                 config, context.assignment, context.models, self._metric, context.accounts
@@ -84,12 +84,7 @@ class TeamRollouts:
         ):
             yield (GroupRollout if trees is None else partial(TreeGroupRollout, trees))(
                 runner,
-                trained=rules.trained_roles,
-                temperature=rules.temperature_in_training,
-                seed=config.seed,
-                at_once=rules.workers,
-                seconds=rules.episode_seconds,
-                tries=1 + rules.max_retries,
+                GroupSettings.of(config),
                 engine_ready=context.engine_ready,
                 on_result=context.on_result,
             )

@@ -2,7 +2,7 @@
 
 import html
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -27,7 +27,6 @@ from agentflow.trace import (
     Decode,
     Piece,
     TokenCall,
-    TokenRow,
     Tokens,
     TokenTree,
     TreeFigures,
@@ -134,14 +133,14 @@ class EpisodeTokens:
 
         :raises ConfigurationError: if a call can't be used.
         """
-        tree = TokenTree()
         voice = Voice(agent=self.agent, episode=self.sample.id)
-        for number, tokens in enumerate(self.sample.calls, 1):
-            try:
-                tree.add(TokenCall(id=str(number), voice=voice, tokens=tokens))
-            except ValueError as error:
-                raise ConfigurationError(f"step {self.step}, episode {self.sample.id}: {error}") from None
-        return tree
+        try:
+            return TokenTree(
+                TokenCall(id=str(number), voice=voice, tokens=tokens)
+                for number, tokens in enumerate(self.sample.calls, 1)
+            )
+        except ValueError as error:
+            raise ConfigurationError(f"step {self.step}, episode {self.sample.id}: {error}") from None
 
     @cached_property
     def record(self) -> RecordedEpisode | None:
@@ -152,12 +151,12 @@ class EpisodeTokens:
         if self.gateway is None:
             return None
         id = self.sample.id.removesuffix(f"#{self.agent}") if self.agent else self.sample.id
-        found = recorded_episode(self.gateway, id)
-        if found is None:
+        record = recorded_episode(self.gateway, id)
+        if record is None:
             return None
         # A later attempt at the same episode has other calls.
-        own = tuple(tokens for _, tokens in trained_tokens(found.calls).get(self.agent, []))
-        return found if own == self.sample.calls else None
+        calls = tuple(tokens for _, tokens in trained_tokens(record.calls).get(self.agent, []))
+        return record if calls == self.sample.calls else None
 
     @property
     def recorded(self) -> Sequence[RecordedCall]:
@@ -218,15 +217,21 @@ class EpisodeTokens:
             tree = token_tree(self.recorded, episode=self.sample.id)
             ids = [id for id, _ in trained_tokens(self.recorded)[self.agent]]
         numbers = {id: number for number, id in enumerate(ids)}
-        return [
-            (_title(row, numbers), list(self._pieces(tree, row, numbers)))
-            for row in tree.rows(lambda voice: voice.agent == self.agent)
-        ]
+        rows: list[tuple[str, list[Piece]]] = []
+        for call, row in tree.rows(lambda voice: voice.agent == self.agent).items():
+            trained = [piece.call for piece in row if piece.kind == "trained"]
+            title = (
+                f"row of {sum(len(piece.ids) for piece in row)} tokens that trains "
+                f"{'call' if len(trained) == 1 else 'calls'} {', '.join(str(numbers[id] + 1) for id in trained)}"
+            )
+            rows.append((title, list(self._pieces(tree.pieces(call), trained, numbers))))
+        return rows
 
-    def _pieces(self, tree: TokenTree, row: TokenRow, numbers: Mapping[str, int]) -> Iterator[Piece]:
-        own = {part.call for part in row.trained}
-        for piece in tree.pieces(row.call):
-            if not piece.is_sampled or piece.call not in own:
+    def _pieces(
+        self, pieces: Iterable[Piece], trained: Collection[str], numbers: Mapping[str, int]
+    ) -> Iterator[Piece]:
+        for piece in pieces:
+            if not piece.is_sampled or piece.call not in trained:
                 name = str(numbers[piece.call] + 1) if piece.call in numbers else piece.call
                 kind = "context" if piece.is_sampled else piece.kind
                 yield structs.replace(piece, kind=kind, call=name, logprobs=())
@@ -255,17 +260,10 @@ class EpisodeTokens:
         return tuple(scores.log_probs.tolist())
 
 
-def _title(row: TokenRow, numbers: Mapping[str, int]) -> str:
-    trained = ", ".join(str(numbers[part.call] + 1) for part in row.trained)
-    return (
-        f"row of {len(row.ids)} tokens that trains {'call' if len(row.trained) == 1 else 'calls'} {trained}"
-    )
-
-
 def agent_of(sample: Sample) -> str:
     """Return the name of a sample's agent; empty if its episode has only one."""
-    found = _AGENT.search(sample.task)
-    return found[1] if found else ""
+    match = _AGENT.search(sample.task)
+    return match[1] if match else ""
 
 
 class RunTokens:
@@ -280,8 +278,8 @@ class RunTokens:
         self.folder = folder
         """Output directory of the run."""
         self._store = RolloutStore(folder / "rollouts", root=folder)
-        found = (_STEP.fullmatch(path.name) for path in self._store.folder.glob("step_*.jsonl.gz"))
-        self.steps: list[int] = sorted(int(match[1]) for match in found if match)
+        matches = (_STEP.fullmatch(path.name) for path in self._store.folder.glob("step_*.jsonl.gz"))
+        self.steps: list[int] = sorted(int(match[1]) for match in matches if match)
         """Steps whose rollouts are stored."""
         if not self.steps:
             raise ConfigurationError(
@@ -308,41 +306,41 @@ class RunTokens:
             raise ConfigurationError(
                 f"{self.folder}: step {step} is not stored; there are {self.steps[0]} to {self.steps[-1]}"
             )
-        for each in self.steps if step is None else [step]:
-            batch = self._store.read(each)
+        for number in self.steps if step is None else [step]:
+            batch = self._store.read(number)
             if batch is not None:
                 yield from self._of_batch(batch)
 
     def _of_batch(self, batch: Batch) -> Iterator[EpisodeTokens]:
         scores: dict[int, dict[int, CallScores]] = {}
-        for (place, call), stored in self._store.read_scores(batch.step).items():
-            scores.setdefault(place, {})[call] = stored
-        found: dict[int, EpisodeTokens] = {}
+        for (position, call), stored in self._store.read_scores(batch.step).items():
+            scores.setdefault(position, {})[call] = stored
+        episodes: dict[int, EpisodeTokens] = {}
         # As in the loss: rewards are compared within an optimizer step.
-        for places in optimizer_parts(batch, self._steps_per_batch):
-            samples, loss = [batch.samples[place] for place in places], self.loss
+        for positions in optimizer_parts(batch, self._steps_per_batch):
+            samples, loss = [batch.samples[position] for position in positions], self.loss
             left_out = {number for group in equal_groups(samples, loss) for number in group}
             advantages = advantages_of(samples, loss).tolist()
             by_call = call_advantages(samples, loss)
-            for number, (place, sample) in enumerate(zip(places, samples, strict=True)):
+            for number, (position, sample) in enumerate(zip(positions, samples, strict=True)):
                 dropped = loss.filter_groups and number in left_out
-                found[place] = EpisodeTokens(
+                episodes[position] = EpisodeTokens(
                     step=batch.step,
                     sample=sample,
                     advantage=None if dropped else advantages[number],
                     call_advantages=tuple(by_call[number].tolist()),
                     loss=loss,
                     gateway=self.folder / "gateway",
-                    scores=scores.get(place, {}),
+                    scores=scores.get(position, {}),
                 )
-        yield from (found[place] for place in sorted(found))
+        yield from (episodes[position] for position in sorted(episodes))
 
     def decoder(self) -> tuple[Decode, str]:
         """Return a function from tokens to text by the policy's tokenizer; without one, to their ids, and the reason."""
         policy = self._settings.get("policy")
         model = str(policy.get("model", "")) if is_object(policy) else ""
         folders = [self.folder / "policy", *([Path(model)] if model else [])]
-        file = next((path for each in folders if (path := each / "tokenizer.json").is_file()), None)
+        file = next((path for folder in folders if (path := folder / "tokenizer.json").is_file()), None)
         try:
             from tokenizers import Tokenizer
         except ImportError:

@@ -1,18 +1,23 @@
 """Tree rollouts: one tree for each draw of a task. Branches share their prefix; the leaves are scored."""
 
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from agentflow.actors import Supervisor, together
+from agentflow.engine import BranchSandboxes, Grower, plans_of
 from agentflow.errors import ConfigurationError
-from agentflow.growth import BranchSandboxes, Grower, plans_of
 from agentflow.journal import MemoryPage
 from agentflow.learner._episode_runner import SandboxEpisodeRunner, with_seed
-from agentflow.learner._group_rollout import UNREACHABLE, GroupRollout
-from agentflow.learner._groups import EpisodeResult, FailureCause, Group, samples_of_tree
-from agentflow.learner._task_order import TaskDraw
+from agentflow.learner._group_rollout import (
+    UNREACHABLE,
+    EpisodeRunner,
+    GroupRollout,
+    GroupSettings,
+    ready_at_once,
+)
+from agentflow.learner._groups import EpisodeResult, FailureCause, Group, TaskDraw, samples_of_tree
 from agentflow.models import Call, Completion, Model, ModelWrapper
 from agentflow.runs import start_child
 from agentflow.sandbox import Sandbox, Tool
@@ -85,12 +90,10 @@ class TreeGrower:
         self._images = MemoryBlobStore()
         self._open_trees = 0
         self.team = Team(
-            planner=self._planner,
-            generator=generator,
+            {"planner": self._planner, "generator": generator},
+            blobs=self._images,
             # A verdict would make a branch depend on its siblings, so every branch grows.
             verify="off",
-            put_blob=self._images.put,
-            blob=self._images.read,
             observations=self._observations,
         )
         """The roles; a supervisor must run their specs."""
@@ -132,8 +135,19 @@ class TreeGrower:
 class TreeGroupRollout(GroupRollout):
     """Runs groups as trees. Single episodes, as in validation, are unchanged."""
 
-    def __init__(self, trees: TreeGrower, *arguments: Any, **more: Any) -> None:  # noqa: ANN401 - those of GroupRollout
-        super().__init__(*arguments, **more)
+    def __init__(
+        self,
+        trees: TreeGrower,
+        runner: EpisodeRunner,
+        settings: GroupSettings,
+        *,
+        engine_ready: Callable[[], Awaitable[None]] = ready_at_once,
+        on_result: Callable[[EpisodeResult], None] | None = None,
+    ) -> None:
+        """:param engine_ready: waits until the engine answers.
+        :param on_result: called with the result of each episode.
+        """
+        super().__init__(runner, settings, engine_ready=engine_ready, on_result=on_result)
         self._trees = trees
 
     async def group(
@@ -174,7 +188,7 @@ class TreeGroupRollout(GroupRollout):
             leaf.id: reward for leaf, (reward, failure) in zip(leaves, scored, strict=True) if failure is None
         }
         samples = samples_of_tree(
-            tree, plans, rewards, group=draw.group, temperature=self._temperature, version=version
+            tree, plans, rewards, group=draw.group, temperature=self._settings.temperature, version=version
         )
         return Group(
             number=draw.number,

@@ -15,9 +15,8 @@ from msgspec import Struct, structs
 from agentflow.errors import AgentFlowError, RunStopped
 from agentflow.learner._config import TrainConfig
 from agentflow.learner._group_rollout import PolicyRollout
-from agentflow.learner._groups import Batch, EpisodeResult, Group
+from agentflow.learner._groups import Batch, EpisodeResult, Group, TaskDraw
 from agentflow.learner._run import TrainRun
-from agentflow.learner._task_order import TaskDraw
 from agentflow.learner._team_rollouts import RolloutContext, RolloutFactory
 from agentflow.learner.trackers import TrackerSettings
 from agentflow.models import ModelSettings
@@ -106,13 +105,13 @@ async def try_training(
     with _folder_beside(config.output) as folder, _kept_log() as log:
         run = make(_small(config, folder, log))
         run.rollouts = _TrialRollouts(run.rollouts, result)
-        told: set[str] = set()
+        reported: set[str] = set()
 
         def tell() -> None:
             result.seconds = run.status().durations
             for phase in _REPORTED:
-                if phase.value in result.seconds and phase.value not in told:
-                    told.add(phase.value)
+                if phase.value in result.seconds and phase.value not in reported:
+                    reported.add(phase.value)
                     report(phase.value, result)
 
         async def watch() -> None:
@@ -181,9 +180,11 @@ def _small(config: C, folder: Path, log: Path) -> C:
     rules = config.episodes
     limits: dict[str, Any] = {}
     for role in rules.trained_roles:
-        own = rules.role_models.get(role)
-        if own is not None and (name := f"{role}_model") in type(rules).model_fields:
-            limits[name] = own.model_copy(update={"max_tokens": _at_most(own.max_tokens or rules.max_tokens)})
+        model = rules.role_models.get(role)
+        if model is not None and (name := f"{role}_model") in type(rules).model_fields:
+            limits[name] = model.model_copy(
+                update={"max_tokens": _at_most(model.max_tokens or rules.max_tokens)}
+            )
         else:
             limits["max_tokens"] = _at_most(rules.max_tokens)
     schedule = {"steps": 1, "epochs": None, "tasks_per_step": 1, "episodes_per_task": 1, "save_steps": 1}
@@ -317,7 +318,8 @@ def _engine_peak() -> int:
     below = list(_below(os.getpid(), parents))
     engines = [process for process in below if _ENGINE in _read(process, "cmdline")]
     return sum(
-        _peak_of(process) for process in {one for top in engines for one in (top, *_below(top, parents))}
+        _peak_of(process)
+        for process in {process_below for top in engines for process_below in (top, *_below(top, parents))}
     )
 
 

@@ -432,20 +432,20 @@ def _chat_of(
 
 def _with_images(root: Path, messages: list[ChatMessage], *, wanted: bool) -> list[ChatMessage]:
     """Return a conversation with the paths of its images, or without images and with all masked that rests on one alone."""
-    given: list[ChatMessage] = []
+    shown: list[ChatMessage] = []
     hidden = False
     for message in messages:
         parts = message.get("content")
         if hidden and message.get("role") == "assistant":
-            given.append({**message, "trainable": False})
+            shown.append({**message, "trainable": False})
         elif is_list(parts):
             text = "\n".join(str(part.get("text")) for part in parts if part.get("type") != "image")
             content = [_located(root, part) for part in parts] if wanted else text or "(empty)"
-            given.append({**message, "content": content})
+            shown.append({**message, "content": content})
             hidden = hidden or not (wanted or text)
         else:
-            given.append(message)
-    return given
+            shown.append(message)
+    return shown
 
 
 def _located(root: Path, part: dict[str, Any]) -> dict[str, Any]:

@@ -1,20 +1,139 @@
-"""Prefix packing: rows that share a prefix are packed as a tree, and each token is computed once. See docs/packing.md."""
+"""Rows, the tokens that enter a step, and their packing: rows that share a prefix are packed as a tree, and each token is computed once.
+
+See docs/packing.md.
+"""
 
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from agentflow.errors import ConfigurationError
-from agentflow.learner._rows import Row, sort_rows
 
 __all__ = [
     "Packed",
+    "Row",
     "pack",
 ]
+
+
+@dataclass(frozen=True, slots=True, eq=False, kw_only=True)
+class Row:
+    """The tokens of one call (or of several that continue each other), and the contribution of each to the loss.
+
+    - `ids[:n]` is exactly what the engine had read when it sampled `ids[n]`, for each `n` with `trained[n]`.
+    - `ids[0]` is never trained: nothing predicts it.
+    - All other arrays but `ids` and `trained` have one entry for each trained token, in order (`trained.sum()` of them).
+    - The loss of a step is the sum over all rows and trained tokens of `weights * token loss`. Weights refer to the whole
+      step, so a step can be split over rows, micro-batches and machines in any way, and summed.
+    """
+
+    ids: NDArray[np.int32]
+    """Every token, in order."""
+    trained: NDArray[np.bool_]
+    """True at tokens that the policy sampled and that enter the loss."""
+    behaviour: NDArray[np.float32]
+    """Log-probability of each trained token under the distribution it was sampled from."""
+    advantages: NDArray[np.float32]
+    """Advantage of each trained token."""
+    weights: NDArray[np.float64]
+    """Weight in the loss of the whole step."""
+    units: NDArray[np.int32]
+    """Number of the call in the step; sequence-level ratios are computed per call."""
+    temperature: float = 1.0
+    """Sampling temperature."""
+    reference: NDArray[np.float32] | None = None
+    """Log-probability under the reference policy, if the loss has a KL term."""
+    proximal: NDArray[np.float32] | None = None
+    """Log-probability under the weights at the beginning of the step; `None`: `behaviour` is used."""
+
+
+PER_TRAINED_TOKEN = ("behaviour", "advantages", "weights", "units", "reference", "proximal")
+"""Arrays of a row with one entry for each trained token."""
+
+
+def scoring_row(ids: Sequence[int]) -> Row:
+    """Return a row for the log-probabilities of all tokens but the first; it adds nothing to a loss."""
+    nothing = np.zeros(len(ids) - 1)
+    return Row(
+        ids=np.array(ids, np.int32),
+        trained=np.arange(len(ids)) > 0,
+        behaviour=nothing.astype(np.float32),
+        advantages=nothing.astype(np.float32),
+        weights=nothing,
+        units=nothing.astype(np.int32),
+    )
+
+
+def longest_trained(rows: Sequence[Row]) -> int:
+    """Return the width of tensors that hold the trained tokens of each row, left-aligned and padded."""
+    return max((int(row.trained.sum()) for row in rows), default=0)
+
+
+def sort_rows(rows: Sequence[Row]) -> tuple[list[int], list[int]]:
+    """Sort rows by their tokens: rows with a common prefix are neighbours, a prefix comes before its continuations.
+
+    :return: the indices of the rows in order, and the number of tokens each shares with the row before it.
+    """
+    # Big-endian bytes sort as their numbers do.
+    keys = [row.ids.astype(">u4").tobytes() for row in rows]
+    order = sorted(range(len(rows)), key=keys.__getitem__)
+    shared = [_shared(rows[before].ids, rows[number].ids) for before, number in pairwise(order)]
+    return order, [0, *shared] if order else []
+
+
+def _shared(before: NDArray[np.int32], ids: NDArray[np.int32]) -> int:
+    """Return the length of the common prefix."""
+    size = min(len(before), len(ids))
+    differs = before[:size] != ids[:size]
+    return int(differs.argmax()) if differs.any() else size
+
+
+def merge_rows(rows: Sequence[Row]) -> list[Row]:
+    """Merge rows that continue each other into one, for trainers without prefix sharing. The loss stays the same.
+
+    Each trained token is in exactly one row, with its weight. Merged rows are in the order of their first members.
+    See docs/losses.md.
+    """
+    done: list[tuple[int, Row]] = []
+    open_rows: list[tuple[int, Row]] = []
+    for number, shared in zip(*sort_rows(rows), strict=True):
+        row, first = rows[number], number
+        while open_rows and len(open_rows[-1][1].ids) > shared:
+            done.append(open_rows.pop())
+        if open_rows and _mergeable(open_rows[-1][1], row):
+            earlier, before = open_rows.pop()
+            row, first = _merge(before, row), min(earlier, number)
+        open_rows.append((first, row))
+    done += open_rows
+    return [row for _, row in sorted(done, key=lambda entry: entry[0])]
+
+
+def _mergeable(short: Row, long: Row) -> bool:
+    return (
+        short.temperature == long.temperature
+        and (short.reference is None) == (long.reference is None)
+        and (short.proximal is None) == (long.proximal is None)
+        and not (short.trained & long.trained[: len(short.ids)]).any()
+    )
+
+
+def _merge(short: Row, long: Row) -> Row:
+    trained = long.trained.copy()
+    trained[: len(short.ids)] |= short.trained
+    positions = np.concatenate([np.flatnonzero(short.trained), np.flatnonzero(long.trained)])
+    order = np.argsort(positions, kind="stable")
+
+    def joined(name: str) -> NDArray[Any] | None:
+        before, after = getattr(short, name), getattr(long, name)
+        return None if before is None else np.concatenate([before, after])[order]
+
+    arrays: dict[str, Any] = {name: joined(name) for name in PER_TRAINED_TOKEN}
+    return replace(long, trained=trained, **arrays)
 
 
 @dataclass(frozen=True, slots=True, eq=False, kw_only=True)
@@ -100,16 +219,16 @@ def pack(rows: Sequence[Row], budget: int | None = None, *, by_row: bool = False
         return _pack_by_row(rows, budget)
     order, common = sort_rows(rows)
     lengths = [len(rows[number].ids) for number in order]
-    places = [0, len(rows)] if budget is None else cuts(lengths, common, budget)
-    return [_lay_out(rows, order[begin:end], common[begin:end]) for begin, end in pairwise(places)]
+    bounds = [0, len(rows)] if budget is None else cuts(lengths, common, budget)
+    return [_lay_out(rows, order[begin:end], common[begin:end]) for begin, end in pairwise(bounds)]
 
 
 def _pack_by_row(rows: Sequence[Row], budget: int | None) -> list[Packed]:
     """Pack rows into batches of similar length; rows that continue each other stay together."""
     order, common = sort_rows(rows)
     chains: list[list[int]] = []
-    for place, number in enumerate(order):
-        if place and common[place] == len(rows[order[place - 1]].ids):
+    for index, number in enumerate(order):
+        if index and common[index] == len(rows[order[index - 1]].ids):
             chains[-1].append(number)
         else:
             chains.append([number])
@@ -120,13 +239,13 @@ def _pack_by_row(rows: Sequence[Row], budget: int | None) -> list[Packed]:
         if parts[-1] and budget is not None and (len(parts[-1]) + 1) * len(rows[chain[-1]].ids) > budget:
             parts.append([])
         parts[-1].append(chain)
-    found: list[Packed] = []
+    batches: list[Packed] = []
     for part in parts:
         numbers = sorted(number for chain in part for number in chain)
         order, common = sort_rows([rows[number] for number in numbers])
-        packed = _lay_out(rows, [numbers[place] for place in order], common)
-        found.append(replace(packed, by_row=True))
-    return found
+        packed = _lay_out(rows, [numbers[index] for index in order], common)
+        batches.append(replace(packed, by_row=True))
+    return batches
 
 
 def cuts(lengths: Sequence[int], common: Sequence[int], budget: int) -> list[int]:
@@ -141,8 +260,8 @@ def cuts(lengths: Sequence[int], common: Sequence[int], budget: int) -> list[int
     count = len(lengths)
     # Tokens in rows 0..n that no earlier row has.
     new = [0] * (count + 1)
-    for place in range(count):
-        new[place + 1] = new[place] + lengths[place] - common[place]
+    for index in range(count):
+        new[index + 1] = new[index] + lengths[index] - common[index]
     # For the first n rows: repeated tokens, parts, and the first row of the last part.
     best: list[tuple[int, int, int]] = [(0, 0, 0)]
     window: deque[tuple[tuple[int, int], int]] = deque()
@@ -156,10 +275,10 @@ def cuts(lengths: Sequence[int], common: Sequence[int], budget: int) -> list[int
             window.popleft()
         (repeated, parts), begin = window[0]
         best.append((repeated, parts, begin))
-    found = [count]
-    while found[-1]:
-        found.append(best[found[-1]][2])
-    return found[::-1]
+    bounds = [count]
+    while bounds[-1]:
+        bounds.append(best[bounds[-1]][2])
+    return bounds[::-1]
 
 
 def _check(number: int, row: Row, budget: int | None) -> None:
@@ -189,16 +308,16 @@ def _lay_out(rows: Sequence[Row], order: list[int], common: list[int]) -> Packed
     positions = np.arange(size, dtype=np.int64)
     path = np.empty(max(lengths), np.int64)
     trained: list[NDArray[np.int64]] = []
-    for place, number in enumerate(order):
-        row, shared, begin, end = rows[number], common[place], offsets[place], offsets[place + 1]
+    for index, number in enumerate(order):
+        row, shared, begin, end = rows[number], common[index], offsets[index], offsets[index + 1]
         if begin < end:
             ids[begin:end] = row.ids[shared:]
             positions[begin:end] -= begin - shared
             parents[begin] = path[shared - 1] if shared else -1
-            path[shared : lengths[place]] = np.arange(begin, end)
-        trained.append(path[: lengths[place]][row.trained])
+            path[shared : lengths[index]] = np.arange(begin, end)
+        trained.append(path[: lengths[index]][row.trained])
     # A label is a token of the tree at a temperature; its parent predicts it. Each is scored once.
-    counts = np.array([len(one) for one in trained], np.int64)
+    counts = np.array([len(indices) for indices in trained], np.int64)
     mask: NDArray[np.bool_] = np.arange(int(counts.max())) < counts[:, None]
     distinct, which = np.unique(
         np.array([rows[number].temperature for number in order], np.float32), return_inverse=True
@@ -232,8 +351,8 @@ def _ends(common: list[int], offsets: list[int]) -> NDArray[np.int64]:
     ends = np.full(offsets[-1], offsets[-1])
     # The path to the newest token, as runs of neighbours: depth and index of the first, length.
     runs: list[tuple[int, int, int]] = []
-    for place, shared in enumerate(common):
-        begin, end = offsets[place], offsets[place + 1]
+    for index, shared in enumerate(common):
+        begin, end = offsets[index], offsets[index + 1]
         while runs and runs[-1][0] + runs[-1][2] > shared:
             depth, first, count = runs.pop()
             kept = max(0, shared - depth)

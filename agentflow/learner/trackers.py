@@ -68,13 +68,13 @@ def read_figures(path: Path) -> list[dict[str, float | None]]:
 
 
 def _lines(data: bytes) -> list[tuple[bytes, dict[str, float | None]]]:
-    found: list[tuple[bytes, dict[str, float | None]]] = []
+    entries: list[tuple[bytes, dict[str, float | None]]] = []
     for line in data.splitlines():
         try:
-            found.append((line, msgspec.json.decode(line, type=dict[str, float | None])))
+            entries.append((line, msgspec.json.decode(line, type=dict[str, float | None])))
         except DECODE_ERRORS:
             continue
-    return found
+    return entries
 
 
 def _cut(path: Path, after: int) -> None:

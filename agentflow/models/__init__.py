@@ -6,7 +6,12 @@ that fails after all attempts is a `ModelFailure` with a closed kind; a run that
 
 from agentflow.models._accounts import Accounts
 from agentflow.models._connection import ChatClient, ModelConnection, model_failures
-from agentflow.models._conversations import ConversationIndex, ConversationMatch, message_digests
+from agentflow.models._conversations import (
+    ConversationIndex,
+    ConversationMatch,
+    PromptOrigin,
+    message_digests,
+)
 from agentflow.models._endpoints import ModelEndpoints, RateLimiter, RejectionMemory
 from agentflow.models._model import OFFLINE, OpenModel, Statistics, make_model
 from agentflow.models._protocol import (
@@ -62,6 +67,7 @@ __all__ = [
     "OpenModel",
     "Part",
     "Prices",
+    "PromptOrigin",
     "RateLimiter",
     "RejectionMemory",
     "Sampling",

@@ -9,6 +9,7 @@ several answers to one prompt and shortened histories can't be mistaken for each
 from array import array
 from collections import OrderedDict, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from enum import StrEnum
 from hashlib import blake2b
 from math import inf
 from typing import Any
@@ -39,12 +40,32 @@ class _Position(Struct, frozen=True):
         return _Position(_hash(self.key, data), _hash(self.words, data))
 
 
+class PromptOrigin(StrEnum):
+    """Origin of the tokens of a prompt. The set is closed."""
+
+    OPENING = "opening"
+    """No earlier answer is in the conversation."""
+    APPENDED = "appended"
+    """Tokens of an earlier call, and rendered new messages."""
+    TOOLS = "tools"
+    """Rendered: the offered tools changed."""
+    REWRITTEN = "rewritten"
+    """Rendered from the first change on: earlier messages were changed or shortened."""
+    FOREIGN = "foreign"
+    """Rendered from there on: an answer in the conversation was not sampled in this episode."""
+    TEMPLATE = "template"
+    """Rendered: the chat template alters earlier messages, so a prefix can't be proven."""
+    RECORDED = "recorded"
+    """Rendered by the engine: it has no interface for tokens."""
+    IMAGES = "images"
+    """Sent as messages and recorded without tokens: they do not determine a prompt with images."""
+
+
 class ConversationMatch(Struct, frozen=True):
     """The part of a prompt whose tokens are known."""
 
-    origin: str
-    """`opening`: no earlier answer is in the conversation; `appended`: nothing before the new messages changed. Else the reason
-    for rendering an answer: `tools`, `rewritten` or `foreign`."""
+    origin: PromptOrigin
+    """Origin of the tokens of the prompt."""
     position: _Position
     """Position after the prompt."""
     parent: str = ""
@@ -54,7 +75,7 @@ class ConversationMatch(Struct, frozen=True):
     ids: "array[int]" = array("i")
     """Tokens of these messages; empty if the model reports none."""
 
-    def rendered(self, origin: str) -> "ConversationMatch":
+    def rendered(self, origin: PromptOrigin) -> "ConversationMatch":
         """Return the match of a prompt that was rendered as a whole."""
         return ConversationMatch(origin, self.position)
 
@@ -162,9 +183,11 @@ class ConversationIndex:
         digests = message_digests(messages) if digests is None else digests
         begin = _Position(_hash(b"", _ENCODER.encode((tools, template or {}))), bytes(_SIZE))
         walk = self._walk(begin, messages, digests)
-        origin = "appended" if walk.unknown < 0 else self._reason(begin, messages, digests, walk)
+        origin = PromptOrigin.OPENING if walk.call is None else PromptOrigin.APPENDED
+        if walk.unknown >= 0:
+            origin = self._reason(begin, messages, digests, walk)
         if walk.call is None:
-            return ConversationMatch("opening" if walk.unknown < 0 else origin, walk.position)
+            return ConversationMatch(origin, walk.position)
         self._use(walk.call)
         ids = array("i")
         for call in [*walk.call.upwards()][::-1]:
@@ -200,17 +223,17 @@ class ConversationIndex:
 
     def _reason(
         self, begin: _Position, messages: Sequence[Message], digests: Sequence[bytes], walk: _Walk
-    ) -> str:
+    ) -> PromptOrigin:
         """Return the reason for rendering an answer."""
         if self._walk(begin, messages, digests, by_words=True).count > walk.count:
-            return "tools"
+            return PromptOrigin.TOOLS
         message = messages[walk.unknown]
         digest, ids = _digest(message), {call.id for call in _calls(message)}
         sampled = any(
             call.digest == digest or any(part.id in ids for part in _calls(call.answer))
             for call in self._calls.values()
         )
-        return "rewritten" if sampled else "foreign"
+        return PromptOrigin.REWRITTEN if sampled else PromptOrigin.FOREIGN
 
     def _use(self, call: _AnsweredCall) -> None:
         for ancestor in call.upwards():

@@ -21,7 +21,7 @@ from agentflow.errors import ModelFailureKind
 from agentflow.models._apis import EncodedRequest, PreparedCall, without_reasoning
 from agentflow.models._apis._api import call_id, function_tool, instructed, parse_call, without_none
 from agentflow.models._apis._openai import AnswerLogprobs, AnswerMessage, chat_messages, tokens_of
-from agentflow.models._conversations import ConversationIndex, ConversationMatch
+from agentflow.models._conversations import ConversationIndex, ConversationMatch, PromptOrigin
 from agentflow.models._protocol import (
     Completion,
     Message,
@@ -165,7 +165,9 @@ class ExactTokens:
             self._warned = True
             why = "its chat template alters earlier messages; each prompt is tokenized from its text"
             logger.warning("conversation prompts are not exact", model=call.model, reason=why)
-        return match.rendered("template"), await engine.render(messages, call.tools, template=template)
+        return match.rendered(PromptOrigin.TEMPLATE), await engine.render(
+            messages, call.tools, template=template
+        )
 
 
 def _sampling(call: PreparedCall) -> dict[str, Any]:

@@ -13,9 +13,8 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from agentflow.offline._arguments import LOOKING, Kind, Use, kind_of, uses_of
+from agentflow.offline._arguments import LOOKING, Kind, Leads, Use, kind_of, leads_of, uses_of
 from agentflow.offline._language import terms
-from agentflow.offline._leads import Leads, leads_of
 from agentflow.offline._questions import find_others, propose, read_all, read_hidden
 from agentflow.offline._shell_work import DESKTOP_TOOLS, desktop_steps, shell_jobs
 from agentflow.offline._solving import (

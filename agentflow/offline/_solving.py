@@ -14,9 +14,8 @@ from typing import Any, NamedTuple
 import msgspec
 from rapidfuzz import fuzz, process
 
-from agentflow.offline._arguments import LOOKING, kind_of, uses_of
+from agentflow.offline._arguments import LOOKING, Leads, ids_in, kind_of, urls_in, uses_of
 from agentflow.offline._language import bounded, names, passages, terms
-from agentflow.offline._leads import Leads, ids_in, urls_in
 from agentflow.offline._questions import answer_texts
 from agentflow.offline._statements import SLOT, Statement, read
 from agentflow.trace import (

@@ -3,8 +3,15 @@
 Observations become documents in passages; drafts pass a gate whose parts fail cheaply first. See docs/questions.md.
 """
 
-from agentflow.questions._agreement import KnownNames, agrees, value_of
-from agentflow.questions._computations import FUNCTIONS, ComputationError, compute, is_inexact
+from agentflow.questions._agreement import (
+    FUNCTIONS,
+    ComputationError,
+    KnownNames,
+    agrees,
+    compute,
+    is_inexact,
+    value_of,
+)
 from agentflow.questions._documents import (
     Passage,
     ShownDocument,

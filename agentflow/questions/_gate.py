@@ -105,7 +105,7 @@ class RecordedCalls(Protocol):
     """Makes each call once, under a key; after a crash, none is repeated."""
 
     async def reply(
-        self, key: str, kind: type[Reply[T]], role: str, call: Callable[[], Awaitable[Reply[T]]]
+        self, key: str, kind: type[Reply[T]], call: Callable[[], Awaitable[Reply[T]]]
     ) -> Reply[T]:
         """Return the reply to a call."""
         ...
@@ -247,7 +247,6 @@ class QuestionGate:
         reply = await self._ask(
             "propose",
             Reply[QuestionProposal],
-            "generator",
             partial(self._roles.generator.propose_questions, request),
         )
         if reply.value is not None:
@@ -266,7 +265,6 @@ class QuestionGate:
             reply = await self._ask(
                 f"propose/{half}",
                 Reply[QuestionProposal],
-                "generator",
                 partial(self._roles.generator.propose_questions, smaller),
             )
             drafts += () if reply.value is None else reply.value.drafts
@@ -310,7 +308,6 @@ class QuestionGate:
                 self._ask,
                 f"look/{judged.number}/{judged.attempt}/{number}",
                 Reply[Look],
-                "generator",
                 partial(self._roles.generator.look, request),
             )
             for number, request in enumerate(requests)
@@ -351,7 +348,6 @@ class QuestionGate:
         reply = await self._ask(
             f"{name}/{judged.number}/{judged.attempt}",
             Reply[HiddenAnswer],
-            "reader",
             partial(self._roles.reader.read_hidden, request),
         )
         if reply.value is None:
@@ -383,7 +379,6 @@ class QuestionGate:
                 self._ask,
                 f"recall/{judged.number}/{judged.attempt}/{sample}",
                 Reply[Recalled],
-                "learner",
                 partial(self._roles.reader.recall, RecallRequest(question=draft.question, sample=sample)),
             )
             for sample in range(samples)
@@ -455,7 +450,7 @@ class QuestionGate:
             AskedQuestion(number, drafts[index].draft.question) for number, index in enumerate(batch, 1)
         )
         request = ReadingRequest(documents=self._documents, questions=questions, sample=sample)
-        reply = await self._ask(key, Reply[Readings], "reader", partial(self._roles.reader.read_all, request))
+        reply = await self._ask(key, Reply[Readings], partial(self._roles.reader.read_all, request))
         if reply.value is not None:
             return {
                 batch[reading.number - 1]: reading
@@ -579,7 +574,6 @@ class QuestionGate:
         reply = await self._ask(
             f"others/{judged.number}/{judged.attempt}",
             Reply[OtherAnswers],
-            "reader",
             partial(self._roles.reader.find_others, request),
         )
         if reply.value is None:
@@ -647,7 +641,7 @@ class QuestionGate:
             min_steps=rules.min_steps,
         )
         reply = await self._ask(
-            key, Reply[RepairedDrafts], "generator", partial(self._roles.generator.repair_questions, request)
+            key, Reply[RepairedDrafts], partial(self._roles.generator.repair_questions, request)
         )
         rewritten = {
             drafts[repaired.number - 1].number: repaired.draft
@@ -658,12 +652,10 @@ class QuestionGate:
             [JudgedDraft(draft=draft, number=number, attempt=attempt) for number, draft in rewritten.items()]
         )
 
-    async def _ask(
-        self, key: str, kind: type[Reply[T]], role: str, call: Callable[[], Awaitable[Reply[T]]]
-    ) -> Reply[T]:
+    async def _ask(self, key: str, kind: type[Reply[T]], call: Callable[[], Awaitable[Reply[T]]]) -> Reply[T]:
         name, _, rest = key.partition("/")
         path = f"{self._group}/{rest}" if rest else self._group
-        return await self._calls.reply(f"{name}/{path}", kind, role, call)
+        return await self._calls.reply(f"{name}/{path}", kind, call)
 
 
 def _others_of(draft: Draft) -> tuple[int, ...]:

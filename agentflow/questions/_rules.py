@@ -10,8 +10,7 @@ from typing import Final
 from msgspec import Struct
 from msgspec.structs import replace
 
-from agentflow.questions._agreement import value_of
-from agentflow.questions._computations import ComputationError, compute
+from agentflow.questions._agreement import ComputationError, compute, value_of
 from agentflow.questions._documents import Passage, ShownDocument, is_english, quoted
 from agentflow.questions._drafts import Draft, DraftFault, DraftKind, DraftStep, GateCheck
 from agentflow.text import contains_phrase, instructs, normalise, plain_quantities, word_count

@@ -11,11 +11,9 @@ from runtimes._lazy import lazy_exports
 
 if TYPE_CHECKING:
     from agentflow.rollouts._api import aquick_rollout, arollout, quick_rollout, rollout
-    from agentflow.rollouts._files import RESULTS, SUMMARY, TRAJECTORIES
-    from agentflow.rollouts._progress import RolloutStatus
     from agentflow.rollouts._result import TaskResult, episode_tree, task_of
-    from agentflow.rollouts._run import RolloutRun
-    from agentflow.rollouts._summary import RolloutSummary
+    from agentflow.rollouts._run import RolloutRun, RolloutStatus, make_agent
+    from agentflow.rollouts._summary import RESULTS, SUMMARY, TRAJECTORIES, RolloutSummary
     from agentflow.rollouts._tasks import Assignment, assign
     from agentflow.rollouts.benchmarks import load_tasks
     from agentflow.scoring import score
@@ -36,6 +34,7 @@ __all__ = [
     "episode_tree",
     "load_rollout_config",
     "load_tasks",
+    "make_agent",
     "quick_rollout",
     "rollout",
     "score",
@@ -47,11 +46,9 @@ __getattr__ = lazy_exports(
     __name__,
     {
         "._api": ["aquick_rollout", "arollout", "quick_rollout", "rollout"],
-        "._files": ["RESULTS", "SUMMARY", "TRAJECTORIES"],
-        "._progress": ["RolloutStatus"],
         "._result": ["TaskResult", "episode_tree", "task_of"],
-        "._run": ["RolloutRun"],
-        "._summary": ["RolloutSummary"],
+        "._run": ["RolloutRun", "RolloutStatus", "make_agent"],
+        "._summary": ["RESULTS", "SUMMARY", "TRAJECTORIES", "RolloutSummary"],
         "._tasks": ["Assignment", "assign"],
         ".benchmarks": ["load_tasks"],
         "agentflow.scoring": ["score"],

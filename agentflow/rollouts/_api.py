@@ -8,10 +8,9 @@ from typing import Any
 import msgspec
 
 from agentflow.rollouts._config import RolloutConfig, load_rollout_config
-from agentflow.rollouts._pictures import read_pictures
 from agentflow.rollouts._result import TaskResult, result_record, trajectory_record
 from agentflow.rollouts._run import RolloutRun
-from agentflow.rollouts._tasks import Tasks, assign
+from agentflow.rollouts._tasks import Tasks, assign, read_pictures
 from agentflow.rollouts.analysis import summary_card
 from agentflow.runs import ResultRecord, html_card, run_sync
 from agentflow.trace import Task

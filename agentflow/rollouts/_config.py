@@ -13,15 +13,16 @@ from agentflow.runs import CORPUS_TOOLS, USUAL_TOOLS, Prose, RoleModel, RunConfi
 from agentflow.settings import EndpointUrl, load_settings
 
 if TYPE_CHECKING:
+    from agentflow.engine import EpisodeSettings
     from agentflow.models import ModelSettings
-    from agentflow.team import EpisodeSettings
 
 
 AGENT: Final = "agent"
 """Role of a single agent."""
 JUDGE: Final = "judge"
 """Role of the model that judges answers."""
-TURNS: Final = {"team": 10, "single": 100}
+TURNS: Final = {"team": 10}
+DEFAULT_TURNS: Final = 100
 """Default maximum number of turns."""
 PARALLEL: Final = 8
 """Number of workers with `parallel` and without `max_workers`."""
@@ -67,8 +68,9 @@ class RolloutConfig(RunConfig):
     samples: int = Field(default=1, ge=1)
     """Number of independent episodes per task."""
 
-    agent: Literal["team", "single"] = "team"
-    """`team`: planner, executor, verifier and generator; `single`: one model that calls tools itself."""
+    agent: str = "team"
+    """`team`: planner, executor, verifier and generator; `single`: one model that calls tools itself; `module:function`: your
+    own agent. The function takes a model and a store of images and returns an `agentflow.engine.EpisodeAgent`."""
     verify: Literal["separate", "merged"] = "separate"
     """Decision to stop: by the verifier (`separate`), or by the planner together with its next step (`merged`)."""
     max_turns: int | None = Field(default=None, ge=0)
@@ -154,7 +156,9 @@ class RolloutConfig(RunConfig):
 
     def _problems(self) -> Iterator[str]:
         given = self.model_fields_set
-        if self.agent == "single":
+        if self.agent not in ("team", "single") and ":" not in self.agent:
+            yield f"agent: there is no {self.agent!r}; choose team, single or module:function"
+        if self.agent != "team":
             for name in ("verify", "short_prompts", "abstain", *(f"{role}_model" for role in TEAM)):
                 if name in given and getattr(self, name) != type(self).model_fields[name].default:
                     yield f"{name}: a single agent has no such role; remove it, or set agent=team"
@@ -203,7 +207,7 @@ class RolloutConfig(RunConfig):
 
     @property
     def _agent_models(self) -> dict[str, RoleModel]:
-        if self.agent == "single":
+        if self.agent != "team":
             return {AGENT: RoleModel()}
         team = {
             "analyst": self._analyst,
@@ -258,7 +262,7 @@ class RolloutConfig(RunConfig):
     @property
     def turns(self) -> int:
         """Maximum number of turns of an episode."""
-        return TURNS[self.agent] if self.max_turns is None else self.max_turns
+        return TURNS.get(self.agent, DEFAULT_TURNS) if self.max_turns is None else self.max_turns
 
     @property
     def workers(self) -> int:
@@ -284,7 +288,7 @@ class RolloutConfig(RunConfig):
     @property
     def episode(self) -> "EpisodeSettings":
         """Settings of an episode; the assignment decides about abstaining."""
-        from agentflow.team import EpisodeSettings  # loads the sandbox
+        from agentflow.engine import EpisodeSettings  # loads the sandbox
 
         return EpisodeSettings(
             max_turns=self.turns,

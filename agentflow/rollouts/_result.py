@@ -3,9 +3,9 @@
 import msgspec
 from msgspec import Struct
 
+from agentflow.engine import fixed_names
 from agentflow.runs import image_record
 from agentflow.scoring import Scored
-from agentflow.team import fixed_names
 from agentflow.trace import (
     ActionOutcome,
     Assessment,

@@ -4,19 +4,18 @@ import time
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TypeVar
+from typing import TypeVar, cast
 
 import msgspec
 
 from agentflow.actors import ChildSpec, Restart
+from agentflow.engine import EngineContext, EpisodeAgent, EpisodeEngine
 from agentflow.errors import ConfigurationError, RunStopped, StopCause, WorkPostponed, error_line
 from agentflow.journal import NewSeed, Page, Run
 from agentflow.models import Call, Completion, Model
 from agentflow.rollouts._config import AGENT, JUDGE, RolloutConfig
-from agentflow.rollouts._files import ResultLines, write_files
-from agentflow.rollouts._progress import RolloutProgress, RolloutStatus
 from agentflow.rollouts._result import TaskResult, task_of
-from agentflow.rollouts._summary import RolloutSummary, SummaryBuilder
+from agentflow.rollouts._summary import ResultLines, RolloutSummary, SummaryBuilder, write_files
 from agentflow.rollouts._tasks import Assignment
 from agentflow.runs import (
     GRACE_SECONDS,
@@ -25,6 +24,8 @@ from agentflow.runs import (
     Phase,
     Resume,
     RoleReplies,
+    RunProgress,
+    RunStatus,
     SandboxPool,
     SupervisedRun,
     check_models,
@@ -37,10 +38,64 @@ from agentflow.runs import (
 )
 from agentflow.sandbox import Backend, Sandbox, SandboxSettings
 from agentflow.scoring import Metric, Scored, ScoreGuard, make_metric, needs_judge
+from agentflow.settings import import_object
 from agentflow.tasks import TaskVerifiers, open_task_verifiers, scored_verdict
-from agentflow.team import EpisodeAgent, Team, TeamAgent, ToolAgent, model_tools
+from agentflow.team import ROLES, Team, TeamAgent, ToolAgent, model_tools
 from agentflow.telemetry import get_logger, record_score
-from agentflow.trace import Ending, Episode, Failure, Seed, Task
+from agentflow.trace import BlobStore, Ending, Episode, Failure, Seed, Task
+
+
+class RolloutStatus(RunStatus, frozen=True, kw_only=True):
+    """Progress of a rollout at one moment."""
+
+    failed: int
+    """Number of tasks that this process could not answer."""
+    score: float | None
+    """Mean score of the tasks that this process scored; `None`: no task was scored yet."""
+    unjudged: int
+    """Number of answers that this process could not score."""
+    trouble: str
+    """Reason of the last of them."""
+
+
+class RolloutProgress(RunProgress):
+    """Counters of an active rollout."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        super().__init__(clock)
+        self._failed = 0
+        self._scored = 0
+        self._score = 0.0
+        self._unjudged = 0
+        self._trouble = ""
+
+    def count_unjudged(self, trouble: str) -> None:
+        """Count an answer that could not be scored."""
+        self._unjudged += 1
+        self._trouble = trouble
+
+    def count(self, result: TaskResult) -> None:
+        """Count a finished task."""
+        if result.failure is not None:
+            self._failed += 1
+            self.failures[f"task {result.failure.kind}"] += 1
+        if result.scored is not None and result.scored.failure is not None:
+            self.count_unjudged(f"{result.task.id}: {result.scored.failure.message}")
+        elif result.scored is not None:
+            self._scored += 1
+            self._score += result.score
+
+    def status(self) -> RolloutStatus:
+        """Return the current progress."""
+        score = self._score / self._scored if self._scored else None
+        return RolloutStatus(
+            **self._status_fields(),
+            failed=self._failed,
+            score=score,
+            unjudged=self._unjudged,
+            trouble=self._trouble,
+        )
+
 
 MAX_AHEAD = 16
 """Maximum number of sandboxes made before they are requested."""
@@ -120,7 +175,7 @@ class RolloutRun(SupervisedRun[RolloutConfig, RolloutProgress]):
         self._note(unused_arguments(self.chosen.tools, [task.kwargs for task in assignment.tasks]))
         metric = assignment.metric if self.config.evaluate_results else None
         run = await self._open_run(_seeds(assignment), assignment.pictures, evaluation_metric=metric)
-        lines = ResultLines(self.directory.folder, self.config, run.blob)
+        lines = ResultLines(self.directory.folder, self.config, run.blobs.read)
         await lines.begin(_results(run))
         if not self.nothing_to_do:
             await self._work(run, sandbox, lines, assignment)
@@ -130,7 +185,7 @@ class RolloutRun(SupervisedRun[RolloutConfig, RolloutProgress]):
         used = await run.load_usage()
         tally = SummaryBuilder(self.config, assignment, self.chosen, used, self._progress.seconds)
         results = self._reported(_results(run))
-        self.summary = await write_files(results, self.directory.folder, self.config, tally, run.blob)
+        self.summary = await write_files(results, self.directory.folder, self.config, tally, run.blobs.read)
 
     async def _reported(self, results: AsyncIterator[TaskResult]) -> AsyncGenerator[TaskResult]:
         async for result in results:
@@ -147,7 +202,9 @@ class RolloutRun(SupervisedRun[RolloutConfig, RolloutProgress]):
                 yield seed, ("try", f"{CRASHED}/")
 
     def _check(self, assignment: Assignment) -> None:
-        """Check models and metric before anything is begun."""
+        """Check models, agent and metric before anything is begun."""
+        if ":" in self.config.agent:
+            import_object(self.config.agent)
         if self.config.offline and self.config.agent == "single":
             raise ConfigurationError("agent: a single agent needs a model; set model_name, or agent=team")
         if self.config.offline and self.config.model_tools:
@@ -183,10 +240,10 @@ class RolloutRun(SupervisedRun[RolloutConfig, RolloutProgress]):
             late.engine = models[late.role]
         metric = self._make_metric(assignment, models.get(JUDGE)) if self.config.evaluate_results else None
         verifiers = await self._open_verifiers(sandbox, assignment)
-        agent = await self._open_agent(run, models, abstain=assignment.abstain)
+        engine = await self._open_engine(run, models, abstain=assignment.abstain)
 
         async def solve(task: Task, sandbox: Sandbox, page: Page) -> Episode:
-            return await verifiers.run(task, sandbox, page, agent.solve)
+            return await verifiers.run(task, sandbox, page, engine.solve)
 
         sandboxes = SandboxPool(
             sandbox,
@@ -220,38 +277,47 @@ class RolloutRun(SupervisedRun[RolloutConfig, RolloutProgress]):
         )
         return await open_supervised(self._supervisor, "task verifiers", opens)
 
-    async def _open_agent(self, run: Run, models: dict[str, Model], *, abstain: bool) -> EpisodeAgent:
-        """Return the agent that works on the tasks."""
-        settings = self.config.episode.model_copy(update={"abstain": abstain})
-        prices, tools, gate = prices_of(self.config.models), self.chosen.tools, self._gate.run
+    async def _open_engine(self, run: Run, models: dict[str, Model], *, abstain: bool) -> EpisodeEngine:
+        """Return the engine with the agent that works on the tasks."""
+        prices = prices_of(self.config.models)
         if self.config.agent == "team":
-            team = await self._open_team(run, models)
-            return TeamAgent(team=team, tools=tools, settings=settings, prices=prices, gate=gate)
-        return ToolAgent(
-            model=models[AGENT],
-            tools=tools,
-            settings=settings,
-            put_blob=run.put_blob,
-            blob=run.blob,
-            prices=prices.get(AGENT),
-            gate=gate,
+            agent: EpisodeAgent = TeamAgent(await self._open_team(run, models))
+        else:
+            agent = make_agent(self.config.agent, models[AGENT], run.blobs)
+            prices = {role: prices[role] for role in prices.keys() & {AGENT}}
+        return EpisodeEngine(
+            agent=agent,
+            tools=self.chosen.tools,
+            settings=self.config.episode.model_copy(update={"abstain": abstain}),
+            context=EngineContext(prices=prices, gate=self._gate.run),
         )
 
     async def _open_team(self, run: Run, models: dict[str, Model]) -> Team:
         team = Team(
-            analyst=models["analyst"],
-            planner=models["planner"],
-            executor=models["executor"],
-            verifier=models.get("verifier"),
-            generator=models["generator"],
-            put_blob=run.put_blob,
-            blob=run.blob,
+            {role: model for role, model in models.items() if role in ROLES},
+            blobs=run.blobs,
             short_prompts=self.config.short_prompts,
             workers=max(512, self.config.workers),
         )
         for spec in team.specs():
             await start_child(self._supervisor, spec)
         return team
+
+
+def make_agent(name: str, model: Model, blobs: BlobStore) -> EpisodeAgent:
+    """Return the agent that a setting names: `single`, or `module:function`. See docs/rollout.md.
+
+    :raises ConfigurationError: if there is no such function, or it returns no agent.
+    """
+    if name == "single":
+        return ToolAgent(model, blobs)
+    make = import_object(name)
+    if not callable(make):
+        raise ConfigurationError(f"agent: {name} is not a function")
+    agent = make(model, blobs)
+    if not all(hasattr(agent, member) for member in ("name", "begin", "act")):
+        raise ConfigurationError(f"agent: {name} returns no agent: it needs `name`, `begin` and `act`")
+    return cast("EpisodeAgent", agent)
 
 
 def _seeds(assignment: Assignment) -> Sequence[NewSeed]:

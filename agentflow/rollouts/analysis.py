@@ -14,8 +14,7 @@ from agentflow._decoding import DECODE_ERRORS, decode_reason
 from agentflow._folder_files import read_file
 from agentflow._terminal import printable
 from agentflow.errors import ConfigurationError
-from agentflow.rollouts._files import SUMMARY
-from agentflow.rollouts._summary import RolloutSummary, Spread
+from agentflow.rollouts._summary import SUMMARY, RolloutSummary, Spread
 from agentflow.runs import cost_text, counts_text, estimates_text, html_card, report_table, role_names
 
 if TYPE_CHECKING:
@@ -50,7 +49,7 @@ class AnalysedRun(Struct, frozen=True):
     @property
     def setting(self) -> str:
         """Agent and way of verifying."""
-        return self.summary.agent if self.summary.agent == "single" else f"team, {self.summary.verify}"
+        return f"team, {self.summary.verify}" if self.summary.agent == "team" else self.summary.agent
 
 
 class AnalysisTable(Struct, frozen=True):

@@ -11,22 +11,28 @@ from agentflow.runs._directory import (
     CONTROL_FILE,
     JOURNAL_FILE,
     AtomicFiles,
+    BlobReader,
+    ExportedImages,
     Resume,
+    check_output,
+    image_file,
+    image_record,
+    is_output_abandoned,
+    is_output_active,
+    lock_output,
     report_disk_errors,
     write_report_page,
 )
-from agentflow.runs._exported_images import BlobReader, ExportedImages, image_file, image_record
-from agentflow.runs._html import ResultRecord, html_card
-from agentflow.runs._output_lock import check_output, is_output_abandoned, is_output_active, lock_output
-from agentflow.runs._pause_gate import PauseGate
-from agentflow.runs._progress import MeasuredProgress, Phase, RunProgress, RunStatus
+from agentflow.runs._progress import MeasuredProgress, Phase, RunProgress, RunStatus, ThroughputMeter
 from agentflow.runs._report_texts import (
+    ResultRecord,
     cost_by_role,
     cost_text,
     counts_text,
     duration_text,
     estimates_text,
     failures_text,
+    html_card,
     one_line,
     prices_as_of,
     report_table,
@@ -34,14 +40,24 @@ from agentflow.runs._report_texts import (
     speed_text,
     usage_text,
 )
-from agentflow.runs._throughput import ThroughputMeter
 from runtimes._lazy import lazy_exports
 
 if TYPE_CHECKING:
     from agentflow.runs._control_address import ControlAddress, read_control_address
-    from agentflow.runs._prompts import read_prompt
+    from agentflow.runs._resources import (
+        RUN_MODELS,
+        AnswerGuard,
+        RoleReplies,
+        RunModels,
+        SandboxPool,
+        may_pass,
+        open_models,
+        open_supervised,
+        prices_of,
+        read_prompt,
+        start_child,
+    )
     from agentflow.runs._run import SupervisedRun, check_models, run_in_place, run_sync, traced_run
-    from agentflow.runs._run_records import RUN_MODELS, RUN_START, RunModels, RunStart
     from agentflow.runs._screen import (
         Printable,
         PrintableData,
@@ -53,22 +69,16 @@ if TYPE_CHECKING:
         run_table,
         show_progress,
     )
-    from agentflow.runs._seed_scheduler import GRACE_SECONDS
-    from agentflow.runs._supervised_resources import (
-        SandboxPool,
-        open_models,
-        open_supervised,
-        prices_of,
-        start_child,
-    )
+    from agentflow.runs._seed_scheduler import GRACE_SECONDS, PauseGate
     from agentflow.runs._tools import (
+        RUN_START,
         ChosenTools,
+        RunStart,
         choose_tools,
         explores_bundled_corpus,
         sandbox_settings,
         unused_arguments,
     )
-    from agentflow.runs._unusable_answers import AnswerGuard, RoleReplies, may_pass
 
 __all__ = [
     "CONTROL_FILE",
@@ -154,8 +164,6 @@ __getattr__ = lazy_exports(
     {
         "._run": ["SupervisedRun", "check_models", "run_in_place", "run_sync", "traced_run"],
         "._control_address": ["ControlAddress", "read_control_address"],
-        "._prompts": ["read_prompt"],
-        "._run_records": ["RUN_MODELS", "RUN_START", "RunModels", "RunStart"],
         "._screen": [
             "Printable",
             "PrintableData",
@@ -167,22 +175,28 @@ __getattr__ = lazy_exports(
             "run_table",
             "show_progress",
         ],
-        "._seed_scheduler": ["GRACE_SECONDS"],
-        "._supervised_resources": [
+        "._seed_scheduler": ["GRACE_SECONDS", "PauseGate"],
+        "._resources": [
+            "RUN_MODELS",
+            "AnswerGuard",
+            "RoleReplies",
+            "RunModels",
             "SandboxPool",
+            "may_pass",
             "open_models",
             "open_supervised",
             "prices_of",
+            "read_prompt",
             "start_child",
         ],
         "._tools": [
+            "RUN_START",
             "ChosenTools",
+            "RunStart",
             "choose_tools",
             "explores_bundled_corpus",
             "sandbox_settings",
             "unused_arguments",
-            "write_report_page",
         ],
-        "._unusable_answers": ["AnswerGuard", "RoleReplies", "may_pass"],
     },
 )

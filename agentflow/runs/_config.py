@@ -187,8 +187,8 @@ class RunConfig(Settings):
         import_tools(self.imports)
         remote = self.sandbox_server_url is not None
         check_backends("resource_types", {name: {} for name in self.resource_types}, remote=remote)
-        given = {name: self.resources[name] for name in self.resource_init_configs}
-        check_backends("resource_init_configs", given, remote=remote)
+        settings = {name: self.resources[name] for name in self.resource_init_configs}
+        check_backends("resource_init_configs", settings, remote=remote)
         return self
 
     @property
@@ -207,10 +207,10 @@ class RunConfig(Settings):
         return self._offline(self.role_models.values())
 
     def _offline(self, roles: Collection[RoleModel]) -> bool:
-        own = [self.model_name] if "model_name" in self.model_fields_set else []
+        shared_names = [self.model_name] if "model_name" in self.model_fields_set else []
         if any(role.base_url for role in roles):
             return False
-        if names := {*own, *(role.model_name for role in roles if role.model_name)}:
+        if names := {*shared_names, *(role.model_name for role in roles if role.model_name)}:
             return names == {_OFFLINE}
         if self.base_url or self.api_key.get_secret_value():
             return False
@@ -230,21 +230,23 @@ class RunConfig(Settings):
         """Return the model of that role."""
         return self._model(self.role_models[role])
 
-    def _model(self, own: RoleModel) -> "ModelSettings":
+    def _model(self, role_model: RoleModel) -> "ModelSettings":
         from agentflow.models import ModelSettings  # loads HTTP
 
         if self.offline:
-            return ModelSettings(name=_OFFLINE, vision=False, tokens=self._shared(own, "tokens") is not False)
-        chosen: dict[str, object] = {name: self._shared(own, name) for name in RoleModel.model_fields}
+            return ModelSettings(
+                name=_OFFLINE, vision=False, tokens=self._shared(role_model, "tokens") is not False
+            )
+        chosen: dict[str, object] = {name: self._shared(role_model, name) for name in RoleModel.model_fields}
         chosen["name"] = chosen.pop("model_name")
         return ModelSettings.model_validate(chosen)
 
-    def _shared(self, own: RoleModel, name: str) -> object:
+    def _shared(self, role_model: RoleModel, name: str) -> object:
         """Return the role's value of a setting, or else the shared one."""
-        mine: object = getattr(own, name)
-        if mine is None and own.base_url is not None and name in _ENDPOINT_DEFAULTS:
+        role_value: object = getattr(role_model, name)
+        if role_value is None and role_model.base_url is not None and name in _ENDPOINT_DEFAULTS:
             return _ENDPOINT_DEFAULTS[name]
-        return getattr(self, name) if mine is None else mine
+        return getattr(self, name) if role_value is None else role_value
 
     @property
     def output(self) -> Path:
@@ -271,17 +273,17 @@ class RunConfig(Settings):
             if path and not self.sandbox_server_url
             else SandboxSettings()
         )
-        own: dict[str, object] = {"timeout": self.sandbox_timeout}
+        changes: dict[str, object] = {"timeout": self.sandbox_timeout}
         if self.sandbox_server_url is not None:
-            own |= {"server_url": self.sandbox_server_url, "auto_start": self.sandbox_auto_start}
+            changes |= {"server_url": self.sandbox_server_url, "auto_start": self.sandbox_auto_start}
             if self.sandbox_token.get_secret_value():
-                own["token"] = self.sandbox_token
-            own |= {"server_config": Path(path)} if path else {}
-        own["imports"] = [*below.imports, *self.imports]
+                changes["token"] = self.sandbox_token
+            changes |= {"server_config": Path(path)} if path else {}
+        changes["imports"] = [*below.imports, *self.imports]
         if self.resources:
             apis, backends = split_settings(self.resources)
-            own |= {"backends": below.backend_settings | backends, "apis": below.apis | apis}
-        return below.model_copy(update=own)
+            changes |= {"backends": below.backend_settings | backends, "apis": below.apis | apis}
+        return below.model_copy(update=changes)
 
     def identity(self) -> dict[str, object]:
         """Return what affects the content of the files: no keys, addresses, limits, budgets or directories."""
@@ -291,14 +293,17 @@ class RunConfig(Settings):
             for name, value in self.model_dump(mode="json", exclude=set(left_out)).items()
         }
         stored = {new: old for old, new in type(self).renamed.items()}  # journals have the old names
-        models = {role: self._model_identity(own) for role, own in self.role_models.items()}
+        models = {role: self._model_identity(role_model) for role, role_model in self.role_models.items()}
         return {**{stored.get(name, name): value for name, value in content.items()}, "models": models}
 
-    def _model_identity(self, own: RoleModel) -> dict[str, object]:
+    def _model_identity(self, role_model: RoleModel) -> dict[str, object]:
         if self.offline:
             return {"model_name": "offline"}
         stored = {new: old for old, new in RENAMED_MODEL_KEYS.items()}
-        return {stored.get(name, name): mask_settings(self._shared(own, name), name) for name in _ANSWER_KEYS}
+        return {
+            stored.get(name, name): mask_settings(self._shared(role_model, name), name)
+            for name in _ANSWER_KEYS
+        }
 
 
 _OFFLINE: Final = "offline"
@@ -326,5 +331,5 @@ _Dumper: Final = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
 
 def render_config(config: Settings) -> str:
     """Return the settings as YAML, secrets masked. See docs/synthesis.md."""
-    said = mask_settings(config.model_dump())
-    return yaml.dump(said, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=110)
+    masked = mask_settings(config.model_dump())
+    return yaml.dump(masked, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=110)

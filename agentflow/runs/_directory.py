@@ -1,22 +1,314 @@
-"""Directory of a run: its journal, its settings, its control file, and output files that are replaced together."""
+"""Directory of a run: its lock, its journal, settings and control file, and output files that are replaced together."""
 
+import errno
+import fcntl
 import os
-from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Sequence
+import re
+import socket
+from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
+from functools import partial
 from importlib import import_module
 from pathlib import Path
-from typing import BinaryIO, Literal, Self, TypeAlias
+from typing import BinaryIO, Final, Literal, Self, TypeAlias
 
 import anyio.to_thread
 
+from agentflow._folder_files import read_file
 from agentflow._private_files import make_private_folder, open_private, replace_file
 from agentflow.errors import ConfigurationError, RunStopped, StopCause, error_line
 from agentflow.runs._config import RunConfig, render_config
-from agentflow.runs._exported_images import BlobReader, ExportedImages
-from agentflow.runs._output_lock import check_output, lock_output
 from agentflow.telemetry import get_logger
+from agentflow.trace import Blob
 
 logger = get_logger(__name__)
+
+LOCK_FILE = ".lock"
+"""File that an active run locks; it has the run's process id and is removed at the end."""
+_NO_ROOM = {errno.ENOSPC, errno.EDQUOT}
+_NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP}
+_SYSTEM = (
+    "/bin",
+    "/boot",
+    "/dev",
+    "/etc",
+    "/lib",
+    "/lib64",
+    "/proc",
+    "/sbin",
+    "/sys",
+    "/usr/bin",
+    "/usr/lib",
+    "/usr/sbin",
+)
+_SHARED = (
+    "/",
+    "/home",
+    "/opt",
+    "/root",
+    "/run",
+    "/tmp",
+    "/usr",
+    "/usr/local",
+    "/var",
+    "/var/tmp",
+    "/dev/shm",
+)
+_HOLDER = re.compile(r"pid (\d{1,9}) on (.+)")
+_MAX_LOCK = 1 << 10
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+
+
+def check_output(folder: Path) -> None:
+    """Check that a directory can be meant as an output directory.
+
+    Example::
+
+        check_output(Path("results"))
+
+    :raises ConfigurationError: one line, if it is a directory of the system or shared with other files, or no directory.
+    """
+    try:
+        os.fsencode(folder)
+        named = not _CONTROL.search(str(folder))
+    except UnicodeError:
+        named = False
+    if not named:
+        raise ConfigurationError(f"output_dir: {str(folder)!r} is no name of a directory; name another")
+    if folder.parts[:1] and folder.parts[0].startswith("~"):
+        whole = os.path.expanduser(folder)
+        raise ConfigurationError(
+            f"output_dir: {folder}: ~ is not expanded in settings; write {whole} or another path"
+        )
+    try:
+        path = folder.resolve()
+        is_directory = path.is_dir() or not path.exists()
+    except (OSError, RuntimeError) as error:
+        why = error.strerror if isinstance(error, OSError) else str(error)
+        raise ConfigurationError(f"output_dir: {folder}: {why}; name another") from None
+    if not is_directory:
+        raise ConfigurationError(f"output_dir: {folder} is not a directory; name another")
+    if problem := _problem(path):
+        raise ConfigurationError(
+            f"output_dir: {folder} is {problem}; name a directory for this run, such as ./results"
+        )
+
+
+def _problem(path: Path) -> str:
+    """Describe a place that can't be meant; empty if it can."""
+    if path.is_relative_to(Path(__file__).resolve().parents[1]):
+        return "inside the package"
+    if str(path) in _SHARED or path == _home():
+        return "shared with other files"
+    is_memory = path.is_relative_to("/dev/shm")
+    return "a directory of the system" if any(map(path.is_relative_to, _SYSTEM)) and not is_memory else ""
+
+
+def _home() -> Path | None:
+    with suppress(RuntimeError):
+        return Path.home().resolve()
+    return None
+
+
+@contextmanager
+def lock_output(folder: Path) -> Generator[None]:
+    """Hold the lock of an output directory; it ends with the block or the process, however that ends.
+
+    See docs/supervisor.md.
+
+    :raises ConfigurationError: if another run holds it, or it can't be created.
+    :raises RunStopped: if the disk is full.
+    """
+    path = folder / LOCK_FILE
+    held = _acquire(path)
+    if held is None:
+        yield
+        return
+    try:
+        yield
+    finally:
+        # Remove it while it is locked: a run that opened it meanwhile finds that it is gone.
+        with suppress(OSError):
+            path.unlink()
+        _held.discard(held)
+        os.close(held)
+
+
+def is_output_active(folder: Path) -> bool:
+    """Return true if a run of this machine is active in a directory. The lock is not touched.
+
+    See docs/supervisor.md.
+    """
+    try:
+        holder = _holder(folder)
+        if holder is None or holder[2] != socket.gethostname():
+            return False
+        os.kill(int(holder[1]), 0)
+    except PermissionError:
+        return True
+    except (OSError, UnicodeError):
+        return False
+    return True
+
+
+def is_output_abandoned(folder: Path) -> bool:
+    """Return true if a run of this machine was killed in a directory: it has left its lock behind.
+
+    See docs/supervisor.md.
+    """
+    try:
+        holder = _holder(folder)
+    except (OSError, UnicodeError):
+        return False
+    return holder is not None and holder[2] == socket.gethostname() and not is_output_active(folder)
+
+
+def _holder(folder: Path) -> re.Match[str] | None:
+    """Return the process id and the host in the lock of a folder, which may come from elsewhere."""
+    text = read_file(folder / LOCK_FILE, folder, _MAX_LOCK).decode()
+    return _HOLDER.fullmatch(text.strip())
+
+
+def _acquire(path: Path) -> int | None:
+    """Return the descriptor that holds the lock; `None` if the file system has no locks."""
+    try:
+        while True:
+            held = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+            try:
+                fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if _is_at(held, path):
+                    _sign(held)
+                    _held.add(held)
+                    return held
+            except BlockingIOError:
+                holder = os.pread(held, 100, 0).decode(errors="replace").strip()
+                os.close(held)
+                named = f" ({holder})" if holder else ""
+                raise ConfigurationError(
+                    f"output_dir: a run is active in {path.parent}{named}; wait for it, stop it, or name another output_dir"
+                ) from None
+            except OSError:
+                os.close(held)
+                raise
+            os.close(held)
+    except OSError as error:
+        if error.errno in _NO_LOCKS:
+            logger.warning("output_dir not locked", folder=str(path.parent), reason=error.strerror)
+            return None
+        if error.errno in _NO_ROOM:
+            raise RunStopped(
+                StopCause.JOURNAL, f"{path}: no room is left; make room, then run the same command again"
+            ) from None
+        raise ConfigurationError(
+            f"output_dir: {path.parent} can't be written: {error.strerror}; name another"
+        ) from None
+
+
+def _is_at(held: int, path: Path) -> bool:
+    """Return true if the open file is the one at the path: the holder before may have removed it."""
+    try:
+        current = path.stat()
+    except FileNotFoundError:
+        return False
+    held_file = os.fstat(held)
+    return (held_file.st_dev, held_file.st_ino) == (current.st_dev, current.st_ino)
+
+
+def _sign(held: int) -> None:
+    """Write the process into the lock. A full disk is no reason to fail: the lock is held."""
+    with suppress(OSError):
+        os.ftruncate(held, 0)
+        os.pwrite(held, f"pid {os.getpid()} on {socket.gethostname()}\n".encode(), 0)
+
+
+def _close_in_child() -> None:
+    while _held:
+        os.close(_held.pop())
+
+
+_held: set[int] = set()
+# A process forked without exec must not hold the locks when this one has ended.
+os.register_at_fork(after_in_child=_close_in_child)
+
+
+IMAGES: Final = "images"
+"""Folder of the images, beside the files."""
+BlobReader: TypeAlias = Callable[[str], Awaitable[bytes]]
+"""Returns the bytes of a blob, given its hash.
+
+:raises KeyError: if it is unknown.
+"""
+_SUFFIXES: Final = {
+    "image/bmp": "bmp",
+    "image/gif": "gif",
+    "image/jpeg": "jpg",
+    "image/png": "png",
+    "image/svg+xml": "svg",
+    "image/tiff": "tiff",
+    "image/webp": "webp",
+}
+_KNOWN: Final = frozenset({*_SUFFIXES.values(), "bin"})
+_REFERENCE: Final = re.compile(rb'"' + IMAGES.encode() + rb"/([0-9a-f]{64})\.([a-z]+)\"")
+
+
+def image_file(blob: Blob) -> str:
+    """Return the path of an image, relative to the files of its run.
+
+    >>> image_file(Blob("c4a7", "image/png"))
+    'images/c4a7.png'
+    """
+    return f"{IMAGES}/{blob.hash}.{_SUFFIXES.get(blob.mime, 'bin')}"
+
+
+def image_record(blob: Blob) -> dict[str, str]:
+    """Return the record of an image in a file: its hash, its type and its path.
+
+    >>> image_record(Blob("c4a7", "image/png"))
+    {'hash': 'c4a7', 'mime': 'image/png', 'file': 'images/c4a7.png'}
+    """
+    return {"hash": blob.hash, "mime": blob.mime, "file": image_file(blob)}
+
+
+class ExportedImages:
+    """The images of a folder with files. An image is complete or not there; one that is there is not read again."""
+
+    def __init__(self, folder: Path, read: BlobReader) -> None:
+        self._folder = folder
+        self._read = read
+        self._done: set[str] = set()
+
+    async def write(self, lines: Iterable[bytes]) -> None:
+        """Write the images to which these lines refer, unless they exist; one is in memory at a time.
+
+        :raises OSError: if one can't be written.
+        """
+        for line in lines:
+            if IMAGES.encode() not in line:
+                continue
+            for reference in _REFERENCE.finditer(line):
+                hash, suffix = reference[1].decode(), reference[2].decode()
+                name = f"{hash}.{suffix}"
+                if suffix not in _KNOWN or name in self._done:
+                    continue
+                self._done.add(name)
+                await self._export(hash, self._folder / IMAGES / name)
+
+    async def _export(self, hash: str, path: Path) -> None:
+        if await anyio.to_thread.run_sync(path.is_file):
+            return
+        try:
+            data = await self._read(hash)
+        except KeyError:
+            # A text that a tool returned may look like a reference.
+            logger.warning("no such image", hash=hash)
+            return
+        await anyio.to_thread.run_sync(partial(_write, path, data))
+
+
+def _write(path: Path, data: bytes) -> None:
+    make_private_folder(path.parent)
+    replace_file(path, data)
+
 
 Resume: TypeAlias = Literal["auto", "always", "never"]
 """Handling of an existing run: `auto` resumes it if there is one, `always` requires one, `never` refuses one."""

@@ -1,7 +1,7 @@
-"""Progress of a run: its phase, its seeds, the consumption of its models, and its failures."""
+"""Progress of a run: its phase, its seeds, its rate, the consumption of its models, and its failures."""
 
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
@@ -9,11 +9,71 @@ from typing import TYPE_CHECKING, Any
 import anyio
 from msgspec import Struct, field
 
-from agentflow.runs._throughput import ThroughputMeter
 from agentflow.trace import Usage
 
 if TYPE_CHECKING:
     from agentflow.models import Accounts, OpenModel
+
+
+_LAST_CHANGES = 201
+
+
+class ThroughputMeter:
+    """Rate at which a counter rises, over its last changes. Time that is not measured, as in a pause, does not count."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        """Measure nothing yet.
+
+        :param clock: monotonic seconds.
+        """
+        self.finished = 0
+        """Rise of the counter since it was first measured."""
+        self._clock = clock
+        self._began: float | None = None
+        self._before = 0.0
+        self._changes: deque[tuple[float, int]] = deque(maxlen=_LAST_CHANGES)
+
+    def start(self, count: int) -> None:
+        """Measure from now on. The count at the first call is that of earlier processes."""
+        if self._began is None:
+            self._began = self._clock()
+        if not self._changes:
+            self._changes.append((self._elapsed, count))
+
+    def pause(self) -> None:
+        """Measure nothing until the next start."""
+        self._before, self._began = self._elapsed, None
+
+    def record(self, count: int) -> None:
+        """Note the counter."""
+        if self._changes and count > (last := self._changes[-1][1]):
+            self.finished += count - last
+            self._changes.append((self._elapsed, count))
+
+    @property
+    def rate(self) -> float:
+        """Rise per second; 0: none yet."""
+        if len(self._changes) < 2:
+            return 0.0
+        since, before = self._changes[0]
+        elapsed = self._elapsed - since
+        return (self._changes[-1][1] - before) / elapsed if elapsed > 0 else 0.0
+
+    def remaining(self, left: int, concurrent: int = 1) -> float | None:
+        """Return the estimated seconds until this many more are finished; `None` if it is too early to tell.
+
+        :param left: number of those that are not finished.
+        :param concurrent: number of those in work. As many must have finished, or half of all: the first ones to finish
+            say nothing about the rate of all that began with them.
+        """
+        needed = max(1, min(concurrent, (self.finished + left + 1) // 2))
+        if self._began is None or self.finished < needed or self.rate <= 0:
+            return None
+        return left / self.rate
+
+    @property
+    def _elapsed(self) -> float:
+        return self._before + (0.0 if self._began is None else self._clock() - self._began)
 
 
 class Phase(StrEnum):
@@ -134,9 +194,9 @@ class MeasuredProgress:
         else:
             self._meter.start(self._done)
 
-    async def wait_for_phase_after(self, known: str) -> None:
+    async def wait_for_phase_after(self, phase: str) -> None:
         """Wait until the phase is another one."""
-        while self._phase.value == known:
+        while self._phase.value == phase:
             await self._phase_changed.wait()
 
     @property
@@ -184,10 +244,10 @@ class RunProgress(MeasuredProgress):
 
     def failure_counts(self) -> dict[str, int]:
         """Return all failures that this process saw, by kind, the most frequent first."""
-        found = self.failures.copy()
+        counts = self.failures.copy()
         for engine in (model.statistics() for model in self.models):
-            found.update({f"model {kind}": count for kind, count in engine.failures_by_kind.items()})
-        return dict(found.most_common())
+            counts.update({f"model {kind}": count for kind, count in engine.failures_by_kind.items()})
+        return dict(counts.most_common())
 
     def _status_fields(self) -> dict[str, Any]:
         engines = [model.statistics() for model in self.models]

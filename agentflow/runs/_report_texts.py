@@ -1,7 +1,9 @@
-"""Texts about the progress and the consumption of runs, for displays and reports."""
+"""Texts and tables about the progress, the consumption and the results of runs, for terminals, notebooks and reports."""
 
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING
+from html import escape
+from itertools import islice
+from typing import TYPE_CHECKING, Any
 
 from agentflow._terminal import printable
 from agentflow.trace import Usage
@@ -10,6 +12,7 @@ if TYPE_CHECKING:
     from rich.table import Table
 
     from agentflow.models import ModelSettings
+
 
 _UNITS = (("s", 1), ("min", 60), ("h", 3600), ("day", 86400))
 _SHOWN_KINDS = 8
@@ -22,8 +25,8 @@ def speed_text(rate: float, remaining: float | None) -> str:
     >>> speed_text(0.07, 3900)
     '4.2/min, ETA 1 h 05 min'
     """
-    unit, each = next((one for one in _UNITS if rate * one[1] >= 1), _UNITS[-1])
-    return f"{f'{rate * each:.1f}/{unit}' if rate else '–'}, ETA {duration_text(remaining)}"
+    unit, size = next((unit_size for unit_size in _UNITS if rate * unit_size[1] >= 1), _UNITS[-1])
+    return f"{f'{rate * size:.1f}/{unit}' if rate else '–'}, ETA {duration_text(remaining)}"
 
 
 def duration_text(seconds: float | None) -> str:
@@ -104,12 +107,10 @@ def cost_text(cost: Mapping[str, float], as_of: str, kept: int = 0, unit: str = 
     :param unit: name of one of them.
     """
     total = sum(cost.values())
-    each = f", {total / kept:.4f} per {unit}" if kept else ""
+    per_unit = f", {total / kept:.4f} per {unit}" if kept else ""
     if not as_of:
-        return f"{total:.4f}{each}, by the prices of the settings"
-    return (
-        f"{total:.4f}{each} (US dollars, list prices as of {as_of}; `prices` in the settings overrides them)"
-    )
+        return f"{total:.4f}{per_unit}, by the prices of the settings"
+    return f"{total:.4f}{per_unit} (US dollars, list prices as of {as_of}; `prices` in the settings overrides them)"
 
 
 def report_table(rows: Iterable[tuple[str, str]]) -> "Table":
@@ -134,3 +135,73 @@ def role_names(models: Mapping[str, str]) -> str:
 def counts_text(counts: Mapping[str, int]) -> str:
     """Return counts in one line: `timeout 2, refused 1`."""
     return ", ".join(f"{name} {count}" for name, count in counts.items()) or "none"
+
+
+_ROWS = 40
+_TEXT_CHARS = 500
+_TITLE_CHARS = 120
+# The colours of the page are inherited, so it is readable on a light and on a dark one. Style sheets are often removed.
+_BOX = (
+    "border:1px solid;border-color:color-mix(in srgb,currentColor 30%,transparent);border-radius:6px;"
+    "padding:8px 12px;max-width:60em;overflow-x:auto;overflow-wrap:anywhere;font-family:system-ui,sans-serif;font-size:13px;line-height:1.45"
+)
+_NAME = "text-align:left;vertical-align:top;padding:1px 16px 1px 0;font-weight:600;white-space:nowrap"
+_TEXT = "text-align:left;vertical-align:top;padding:1px 0;overflow-wrap:anywhere;white-space:pre-wrap"
+
+
+def html_card(title: str, rows: Iterable[tuple[str, str]], *, note: str = "") -> str:
+    """Return a titled table as a small HTML fragment for a notebook: escaped, self-contained, for light and dark pages.
+
+    Long texts and more than 40 rows are cut.
+
+    :param rows: names and texts.
+    :param note: line below the table.
+
+    Example::
+
+        class Result:
+            def _repr_html_(self) -> str:
+                return html_card("Synthesis", [("pairs", "12")])
+    """
+    remaining = iter(rows)
+    shown = "".join(
+        f'<tr style="background:none"><th scope="row" style="{_NAME}">{_safe(name, _TITLE_CHARS)}</th>'
+        f'<td style="{_TEXT}">{_safe(text, _TEXT_CHARS)}</td></tr>'
+        for name, text in islice(remaining, _ROWS)
+    )
+    left = sum(1 for _ in remaining)
+    notes = [note] if note else []
+    notes += [f"{left} more"] if left else []
+    below = "".join(
+        f'<div style="margin-top:4px;opacity:.75">{_safe(line, _TEXT_CHARS)}</div>' for line in notes
+    )
+    return (
+        f'<div class="agentflow" dir="ltr" style="{_BOX}"><strong>{_safe(title, _TITLE_CHARS)}</strong>'
+        f'<table style="border:0;border-collapse:collapse;margin:4px 0 0">{shown}</table>{below}</div>'
+    )
+
+
+class ResultRecord(dict[str, Any]):
+    """A result as a plain dictionary that a notebook shows as a table.
+
+    Example::
+
+        record = ResultRecord({"steps": 3}, html_card("Training", [("steps", "3")]))
+        assert record == {"steps": 3}
+    """
+
+    def __init__(self, fields: Mapping[str, Any], html: str) -> None:
+        """Copy the fields.
+
+        :param html: what a notebook shows, as of `html_card`.
+        """
+        super().__init__(fields)
+        self._html = html
+
+    def _repr_html_(self) -> str:
+        return self._html
+
+
+def _safe(text: str, limit: int) -> str:
+    shown = printable(text[: limit + 1])
+    return escape(shown if len(text) <= limit else f"{shown[:limit]}…")

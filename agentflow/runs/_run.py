@@ -22,20 +22,28 @@ from agentflow.journal import NewSeed, Run, RunCommands, open_journal, this_proc
 from agentflow.models import Accounts, Model, ModelSettings, OpenModel, Statistics, make_model
 from agentflow.runs._config import RunConfig
 from agentflow.runs._directory import Resume, RunDirectory, write_report_page
-from agentflow.runs._pause_gate import PauseGate
 from agentflow.runs._progress import Phase, RunProgress
-from agentflow.runs._prompts import PromptStore, PromptStoringModel
-from agentflow.runs._run_records import RUN_MODELS, RUN_START, models_of, start_of
-from agentflow.runs._seed_scheduler import GRACE_SECONDS, LEASE_SECONDS, RunShutdown, SeedScheduler
-from agentflow.runs._supervised_resources import (
+from agentflow.runs._resources import (
+    RUN_MODELS,
+    AnswerGuard,
+    PromptStore,
+    PromptStoringModel,
+    models_of,
     open_accounts,
     open_models,
     open_supervised,
     share_accounts,
     start_child,
 )
-from agentflow.runs._tools import ChosenTools, choose_tools, input_lines, sandbox_settings
-from agentflow.runs._unusable_answers import AnswerGuard
+from agentflow.runs._seed_scheduler import GRACE_SECONDS, LEASE_SECONDS, PauseGate, RunShutdown, SeedScheduler
+from agentflow.runs._tools import (
+    RUN_START,
+    ChosenTools,
+    choose_tools,
+    input_lines,
+    sandbox_settings,
+    start_of,
+)
 from agentflow.sandbox import Backend, Sandbox, SandboxSettings
 from agentflow.telemetry import RunTrace, flush_tracing, get_logger, silent_spans, start_tracing
 from agentflow.trace import Blob, Seed, digest
@@ -127,9 +135,9 @@ class SupervisedRun(Generic[C, P]):
             self._gate.close()
             self._progress.phase = Phase.PAUSED
 
-    async def wait_for_phase_after(self, known: str) -> None:
+    async def wait_for_phase_after(self, phase: str) -> None:
         """Wait until the phase of the run is another one."""
-        await self._progress.wait_for_phase_after(known)
+        await self._progress.wait_for_phase_after(phase)
 
     async def wait_idle(self) -> None:
         """Wait until no effect is in flight. While the run is paused, nothing happens after this."""
@@ -276,7 +284,7 @@ class SupervisedRun(Generic[C, P]):
         self.directory.check(sum(await run.counts()) > 0)
         await run.keep(RUN_START, start_of(self._kind, self.chosen))
         for blob, data in (blobs or {}).items():
-            await run.put_blob(data, blob.mime)
+            await run.blobs.put(data, blob.mime)
         await run.add_seeds(seeds, further=further)
         if self._retry_failed:
             await self._reopen_failed(run)

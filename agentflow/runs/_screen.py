@@ -174,13 +174,13 @@ def run_table(status: RunStatus, notes: Sequence[str] = (), **rows: str) -> Tabl
     See docs/supervisor.md.
     """
     failed = f", {status.calls_failed} failed" if status.calls_failed else ""
-    own = {
+    all_rows = {
         **rows,
         "speed": speed_text(status.rate, status.remaining),
         "model": f"{status.calls_in_flight} calls in flight{failed}, {usage_text(status.tokens, status.cost)}",
         "failures": failures_text(status.failures),
     }
-    table = progress_table(status.phase.value, status.seeds, status.done, **own)
+    table = progress_table(status.phase.value, status.seeds, status.done, **all_rows)
     for note in notes[:_SHOWN_NOTES]:
         table.add_row("input", Text(one_line(note, _NOTE_CHARS)))
     return table

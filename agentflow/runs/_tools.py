@@ -1,15 +1,19 @@
-"""Choice of the tools of a run: found and tested before the first model call."""
+"""Choice of the tools of a run: found and tested before the first model call; their record in its journal."""
 
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
+from typing import Final, NamedTuple
+
+from msgspec import Struct
 
 from agentflow._typeguards import is_object
 from agentflow.errors import ConfigurationError, IsolationUnavailable, ToolFailure
 from agentflow.runs._config import CORPUS_TOOLS, RunConfig
 from agentflow.sandbox import Sandbox, SandboxSettings, Tool, argument_of
 from agentflow.telemetry import get_logger
+from agentflow.trace import ToolCard
 from mcp_servers import BACKENDS, load_backend
 
 logger = get_logger(__name__)
@@ -41,10 +45,13 @@ def sandbox_settings(config: RunConfig) -> tuple[SandboxSettings, dict[str, str]
     :return: the settings, and the reasons of backends whose settings can't be used, by name.
     """
     settings = config.sandbox
-    own = settings.backend_settings
+    settings_by_backend = settings.backend_settings
     broken: dict[str, str] = {}
-    backends = {name: own.get(name, {}) for name in [*BACKENDS, *(name for name in own if ":" in name)]}
-    for name in own if settings.server_url is None else ():
+    backends = {
+        name: settings_by_backend.get(name, {})
+        for name in [*BACKENDS, *(name for name in settings_by_backend if ":" in name)]
+    }
+    for name in settings_by_backend if settings.server_url is None else ():
         if name not in backends or not backends[name]:
             continue
         try:
@@ -64,13 +71,17 @@ def input_lines(settings: SandboxSettings) -> tuple[str, ...]:
         return ()
     mounts = dict(settings.mounts)
     lines: list[str] = []
-    for name, own in settings.backend_settings.items():
+    for name, backend_settings in settings.backend_settings.items():
         # A backend whose settings can't be used is reported when tools are chosen.
         with suppress(ConfigurationError, ToolFailure):
-            if own:
-                mounts |= load_backend(name).mounts(own, {})
-        given = [str(own[key]) for key in _DOCUMENTS if own.get(key)] if name == "document" else []
-        for path in map(Path, given):
+            if backend_settings:
+                mounts |= load_backend(name).mounts(backend_settings, {})
+        documents = (
+            [str(backend_settings[key]) for key in _DOCUMENTS if backend_settings.get(key)]
+            if name == "document"
+            else []
+        )
+        for path in map(Path, documents):
             how = (
                 "its documents are named by their path in it" if path.is_dir() else "a document of that name"
             )
@@ -91,7 +102,7 @@ def _entries(path: Path) -> str:
     if not path.is_dir():
         return "a file"
     try:
-        names = sorted(each.name[:_MAX_NAME] + "/" * each.is_dir() for each in path.iterdir())
+        names = sorted(entry.name[:_MAX_NAME] + "/" * entry.is_dir() for entry in path.iterdir())
     except OSError:
         return "a folder"
     more = f" and {len(names) - _MAX_ENTRIES} more" if len(names) > _MAX_ENTRIES else ""
@@ -113,7 +124,7 @@ async def choose_tools(sandbox: Sandbox, config: RunConfig, broken: dict[str, st
     named = config.available_tools or list(config.resources)
     wanted = named or config.default_tools
     usual = not named and wanted != CORPUS_TOOLS
-    found: dict[str, Tool] = {}
+    working: dict[str, Tool] = {}
     dropped: dict[str, str] = {}
     optional: set[str] = set()
     sources = config.sandbox
@@ -128,7 +139,7 @@ async def choose_tools(sandbox: Sandbox, config: RunConfig, broken: dict[str, st
         if resources and tools and resources.isdisjoint(tool.backend for tool in tools):
             optional.add(name)
         if not reason:
-            found |= {tool.name: tool for tool in tools}
+            working |= {tool.name: tool for tool in tools}
         elif usual:
             dropped[name] = reason
             optional.add(name)
@@ -143,16 +154,16 @@ async def choose_tools(sandbox: Sandbox, config: RunConfig, broken: dict[str, st
     )
     if usual and dropped:
         logger.warning("usual tools are left out", reasons=reasons)
-    if not found:
+    if not working:
         raise ConfigurationError(
             f"available_tools: none is left to explore with ({reasons}); name one that works"
         )
-    places = {name: place for place, name in enumerate(BACKENDS)}
+    ranks = {name: rank for rank, name in enumerate(BACKENDS)}
     used = sorted(
-        {tool.backend for tool in found.values()}, key=lambda name: (places.get(name, len(places)), name)
+        {tool.backend for tool in working.values()}, key=lambda name: (ranks.get(name, len(ranks)), name)
     )
     order = [tool.route for backend in used for tool in await sandbox.tools(backend)]
-    tools = sorted(found.values(), key=lambda tool: order.index(tool.route))
+    tools = sorted(working.values(), key=lambda tool: order.index(tool.route))
     corpus = await _corpus(sandbox) if "rag" in used else ""
     return ChosenTools(tools, dropped, corpus, optional=frozenset(optional & dropped.keys()))
 
@@ -203,11 +214,44 @@ def unused_arguments(tools: Sequence[Tool], fixed: Sequence[Mapping[str, object]
     See docs/synthesis.md.
     """
     schemas = [tool.input_schema.get("properties") for tool in tools]
-    known = {name for schema in schemas if is_object(schema) for name in schema}
+    accepted = {name for schema in schemas if is_object(schema) for name in schema}
     names = dict.fromkeys(
-        name for arguments in fixed for name in arguments if argument_of(name, known) is None
+        name for arguments in fixed for name in arguments if argument_of(name, accepted) is None
     )
     if not names:
         return ""
     count = sum(any(name in names for name in arguments) for arguments in fixed)
     return f"kwargs that no tool takes, in {count} of {len(fixed)}: {', '.join(names)}"
+
+
+RUN_START: Final = "start"
+"""Key of `RunStart` in the journal."""
+
+
+class RunStart(Struct, frozen=True, kw_only=True):
+    """Beginning of a run. That of its first process is kept."""
+
+    kind: str
+    """`synthesis` or `rollout`."""
+    started: float
+    """Seconds since 1970."""
+    tools: tuple[ToolCard, ...] = ()
+    """Tools with their schemas, with the arguments that a seed may fix."""
+    inputs: tuple[str, ...] = ()
+    """Input files and folders as the tools see them, one line each."""
+
+
+def start_of(kind: str, chosen: ChosenTools) -> RunStart:
+    """Describe the beginning of a run, now."""
+    tools = (
+        ToolCard(
+            tool.name,
+            tool.description,
+            dict(tool.input_schema),
+            limits=tool.limits,
+            practices=tool.practices,
+            examples=tuple(map(dict, tool.examples)),
+        )
+        for tool in chosen.tools
+    )
+    return RunStart(kind=kind, started=time.time(), tools=tuple(tools), inputs=chosen.inputs)

@@ -4,7 +4,6 @@ A program declares its settings as a subclass of `Settings` and loads them with 
 `ConfigurationError` of one line: source, key, problem and remedy. See docs/settings.md.
 """
 
-from agentflow.settings._explain import explain_line, nearest, unknown_key
 from agentflow.settings._load import (
     load_settings,
     merge,
@@ -13,9 +12,17 @@ from agentflow.settings._load import (
     read_run_settings,
     report_read_errors,
 )
-from agentflow.settings._model import EndpointUrl, Section, Settings, SettingsByName
+from agentflow.settings._model import (
+    EndpointUrl,
+    RenamedSettingWarning,
+    Section,
+    Settings,
+    SettingsByName,
+    explain_line,
+    nearest,
+    unknown_key,
+)
 from agentflow.settings._references import import_named, import_object
-from agentflow.settings._renamed import RenamedSettingWarning
 from agentflow.settings._yaml import parse_json, parse_yaml
 
 __all__ = [

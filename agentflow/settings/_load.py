@@ -16,10 +16,8 @@ from agentflow._folder_files import read_file as folder_file
 from agentflow._secrets import MASK, VARIABLES, remember_secrets, remember_variables
 from agentflow._typeguards import is_list, is_mapping, is_object
 from agentflow.errors import ConfigurationError
-from agentflow.settings._explain import Source, explain
-from agentflow.settings._model import Settings
+from agentflow.settings._model import KeyRenamer, Settings, Source, aliases, explain
 from agentflow.settings._references import find_near
-from agentflow.settings._renamed import KeyRenamer, aliases
 from agentflow.settings._schema import check_dotenv
 from agentflow.settings._yaml import parse_json, parse_yaml
 

@@ -17,7 +17,7 @@ from types import ModuleType
 from typing import Final
 
 from agentflow.errors import ConfigurationError, error_line
-from agentflow.settings._explain import nearest
+from agentflow.settings._model import nearest
 
 _folders: deque[Path] = deque(maxlen=4)
 """Directories of the settings files that were read last, the newest first: a run may read one of its sandbox, too."""

@@ -14,6 +14,7 @@ from agentflow.synthesis._files import (
     TASKS,
     TRAJECTORIES,
     TREES,
+    QuestionIndex,
     TreeRecord,
     pair_record,
     start_of,
@@ -36,9 +37,7 @@ if TYPE_CHECKING:
         audit_settings,
         load_questions,
     )
-    from agentflow.synthesis._projection import QuestionIndex
-    from agentflow.synthesis.api import asynthesize, synthesize
-    from agentflow.synthesis.pipeline import SynthesisPipeline
+    from agentflow.synthesis.pipeline import SynthesisPipeline, asynthesize, synthesize
 
 __all__ = [
     "AUDIT",
@@ -86,8 +85,6 @@ __getattr__ = lazy_exports(
             "audit_settings",
             "load_questions",
         ],
-        "._projection": ["QuestionIndex"],
-        ".pipeline": ["SynthesisPipeline"],
-        ".api": ["asynthesize", "synthesize"],
+        ".pipeline": ["SynthesisPipeline", "asynthesize", "synthesize"],
     },
 )

@@ -10,13 +10,13 @@ from typing import Any, Protocol
 from msgspec import Struct
 
 from agentflow.actors import together
+from agentflow.engine import EpisodeEngine, fixed_names
 from agentflow.errors import ModelFailureKind, ToolFailure
 from agentflow.journal import Page
 from agentflow.runs import image_file
 from agentflow.sandbox import Sandbox
 from agentflow.scoring import confidence_interval
 from agentflow.tasks import TaskVerifiers, VerifiableTask, rollout_task
-from agentflow.team import EpisodeAgent, fixed_names
 from agentflow.text import contains_phrase
 from agentflow.trace import ChatBuilder, ChatMessage, Episode, Task, Usage
 from agentflow.values import DateValue, ListValue, Value, answer_agrees, show_value
@@ -213,7 +213,7 @@ def chat_of(episode: Episode) -> tuple[ChatMessage, ...]:
 class AttemptMaker:
     """Has an agent try questions and tasks, each attempt in a sandbox of its own."""
 
-    agent: EpisodeAgent
+    engine: EpisodeEngine
     fresh: "FreshSandbox"
     kwargs: Mapping[str, Any] = field(default_factory=dict[str, Any])
     verifiers: TaskVerifiers = field(default_factory=lambda: TaskVerifiers({}))
@@ -229,7 +229,7 @@ class AttemptMaker:
 
     async def _work(self, task: Task, page: Page) -> Episode:
         async with self.fresh() as sandbox:
-            return await self.verifiers.run(task, sandbox, page, self.agent.solve)
+            return await self.verifiers.run(task, sandbox, page, self.engine.solve)
 
 
 class FreshSandbox(Protocol):

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from agentflow._decoding import DECODE_ERRORS, decode_reason
 from agentflow.errors import ConfigurationError
-from agentflow.journal import NewSeed, Page, Run
+from agentflow.journal import NewSeed, Run
 from agentflow.questions import (
     Draft,
     DraftFault,
@@ -31,6 +31,7 @@ from agentflow.questions import (
 )
 from agentflow.runs import AtomicFiles, Resume
 from agentflow.synthesis._config import SynthesisConfig
+from agentflow.synthesis._questions import DraftSource
 from agentflow.synthesis._seed_result import Pair, RejectedDraft, SeedResult
 from agentflow.synthesis.pipeline import SynthesisRun, TreeWorker, results_of
 from agentflow.team import Team
@@ -142,17 +143,17 @@ def load_questions(file: Path) -> list[AuditedQuestion]:
         if not line.strip():
             continue
         try:
-            one = decoder.decode(line)
+            question = decoder.decode(line)
         except DECODE_ERRORS as error:
             raise ConfigurationError(
                 f'{file}:{number}: {decode_reason(error)}. A line is a JSON object: {{"question": …, "answer": …}}'
             ) from None
-        if not one.question.strip() or not one.answer.strip():
+        if not question.question.strip() or not question.answer.strip():
             raise ConfigurationError(f"{file}:{number}: it has no question or no answer")
-        one = replace(one, id=one.id or f"question_{number}")
-        if one.id in questions:
-            raise ConfigurationError(f"{file}:{number}: the id {one.id} is taken")
-        questions[one.id] = one
+        question = replace(question, id=question.id or f"question_{number}")
+        if question.id in questions:
+            raise ConfigurationError(f"{file}:{number}: the id {question.id} is taken")
+        questions[question.id] = question
     if not questions:
         raise ConfigurationError(f"{file}: it has no questions")
     return list(questions.values())
@@ -254,18 +255,18 @@ class _ReadingPlanner:
 
     async def plan(self, request: PlanRequest) -> Reply[Plan]:
         reads = request.kwargs["reads"]
-        place = len(request.path)
-        if place >= len(reads):
+        index = len(request.path)
+        if index >= len(reads):
             return Reply(Plan(()))
-        return Reply(Plan((Proposal("Read the document.", "rag_get", reads[place]),)))
+        return Reply(Plan((Proposal("Read the document.", "rag_get", reads[index]),)))
 
 
 class _AuditWorker(TreeWorker):
     """Reads the documents of a group, and checks its questions."""
 
-    async def write(self, tree: Tree, page: Page) -> SeedResult:  # pyright: ignore[reportIncompatibleMethodOverride]
+    def drafts(self, tree: Tree) -> DraftSource:
         questions = msgspec.convert(tree.seed.kwargs["questions"], list[AuditedQuestion])
-        return await self.check(tree, page, partial(drafts_of, questions))
+        return partial(drafts_of, questions)
 
 
 def group_questions(
@@ -302,9 +303,10 @@ def group_questions(
             fitting[1].update(dict.fromkeys(wanted))
     return [
         _AuditGroup(
-            asked, [read for name in sorted(names) for read in corpus.reads(name, asked, names, characters)]
+            members,
+            [read for name in sorted(names) for read in corpus.reads(name, members, names, characters)],
         )
-        for asked, names in groups
+        for members, names in groups
     ]
 
 
@@ -333,9 +335,9 @@ class _Corpus:
         }
 
     def _wanted(self, question: AuditedQuestion) -> list[str]:
-        own = self.named(question) or self.similar(question, _FOUND)
-        around = [name for name in self.similar(question, len(own) + _AROUND) if name not in own]
-        return [*own, *around[:_AROUND]]
+        needed = self.named(question) or self.similar(question, _FOUND)
+        around = [name for name in self.similar(question, len(needed) + _AROUND) if name not in needed]
+        return [*needed, *around[:_AROUND]]
 
     def named(self, question: AuditedQuestion) -> list[str]:
         """Return the documents that a question names."""
@@ -352,26 +354,26 @@ class _Corpus:
         }
         return sorted(scores, key=lambda name: (-scores[name], name))[:count]
 
-    def size(self, names: Iterable[str], asked: Sequence[AuditedQuestion]) -> int:
+    def size(self, names: Iterable[str], questions: Sequence[AuditedQuestion]) -> int:
         """Return the length of documents, as they are shown for questions."""
         return sum(
-            min(len(self._documents[name].text), max(_WINDOW, _length(self._spans(name, asked))))
+            min(len(self._documents[name].text), max(_WINDOW, _length(self._spans(name, questions))))
             for name in names
         )
 
     def reads(
-        self, name: str, asked: Sequence[AuditedQuestion], names: Mapping[str, None], characters: int
+        self, name: str, questions: Sequence[AuditedQuestion], names: Mapping[str, None], characters: int
     ) -> Iterator[dict[str, Any]]:
         """Yield the calls that read a document: as a whole, or the passages that questions need."""
         text = self._documents[name].text
-        whole = sum(len(self._documents[each].text) for each in names) <= characters
+        whole = sum(len(self._documents[shown_name].text) for shown_name in names) <= characters
         if whole or len(text) <= _WINDOW:
             yield {"id": name, "length": max(len(text), 1)}
             return
-        spans = self._spans(name, asked)
+        spans = self._spans(name, questions)
         room = _WINDOW - _length(spans)
         [document] = documents_from([(name, "", text)])
-        for passage in sorted(document.passages, key=lambda passage: -_relevance(passage.text, asked)):
+        for passage in sorted(document.passages, key=lambda passage: -_relevance(passage.text, questions)):
             first, last = passage.pieces[0], passage.pieces[-1]
             start, end = first.source, last.source + last.end - last.start
             if end - start <= room and not any(first <= start and end <= last for first, last in spans):
@@ -381,11 +383,11 @@ class _Corpus:
             # With the blank line after it, the tool does not end at an earlier one.
             yield {"id": name, "start": start, "length": end - start + 2}
 
-    def _spans(self, name: str, asked: Sequence[AuditedQuestion]) -> list[tuple[int, int]]:
+    def _spans(self, name: str, questions: Sequence[AuditedQuestion]) -> list[tuple[int, int]]:
         """Return the spans of a document that questions quote, and its opening."""
         text = self._documents[name].text
-        own = [span for question in asked for span in self._quoted.get((name, question.id), ())]
-        return _joined(text, [(0, min(_OPENING, len(text))), *own])
+        quotes = [span for question in questions for span in self._quoted.get((name, question.id), ())]
+        return _joined(text, [(0, min(_OPENING, len(text))), *quotes])
 
     def _id(self, name: str, question: AuditedQuestion) -> str:
         if name in self._documents:
@@ -420,12 +422,12 @@ def _length(spans: Sequence[tuple[int, int]]) -> int:
     return sum(end - start for start, end in spans)
 
 
-def _relevance(text: str, asked: Sequence[AuditedQuestion]) -> float:
+def _relevance(text: str, questions: Sequence[AuditedQuestion]) -> float:
     """Return the relevance of a passage for questions: their answers first, then common words."""
-    own = _terms(text)
+    terms = _terms(text)
     return sum(
-        5 * contains_phrase(text, question.answer) + len(own & _terms(question.question))
-        for question in asked
+        5 * contains_phrase(text, question.answer) + len(terms & _terms(question.question))
+        for question in questions
     )
 
 
@@ -469,7 +471,7 @@ def drafts_of(questions: Sequence[AuditedQuestion], documents: Sequence[ShownDoc
 def _verdicts(kwargs: Mapping[str, Any], result: SeedResult) -> Iterator[AuditVerdict]:
     """Yield the verdicts on the questions of a group."""
     questions = msgspec.convert(kwargs["questions"], list[AuditedQuestion])
-    passed = {pair.proposal: pair for pair in (*result.pairs, *(each.pair for each in result.triaged))}
+    passed = {pair.proposal: pair for pair in (*result.pairs, *(triaged.pair for triaged in result.triaged))}
     fallen = {draft.number: draft for draft in result.rejected}
     for number, question in enumerate(questions, 1):
         pair, draft = passed.get(number), fallen.get(number)

@@ -15,7 +15,7 @@ from agentflow.synthesis._selection import find_strategy
 from agentflow.trace import Example
 
 if TYPE_CHECKING:
-    from agentflow.growth import GrowthSettings
+    from agentflow.engine import GrowthSettings
 
 
 Role = Literal["planner", "verifier", "generator", "reader", "learner", "agent"]
@@ -211,11 +211,11 @@ class SynthesisConfig(RunConfig):
 
     def identity(self) -> dict[str, object]:
         """Return what affects the content of the files."""
-        own = super().identity() | {"tasks": self.task_kind}
+        content = super().identity() | {"tasks": self.task_kind}
         for name in _ADDED:
             if getattr(self, name) == type(self).model_fields[name].get_default(call_default_factory=True):
-                del own[name]
-        return own
+                del content[name]
+        return content
 
     @property
     def task_kind(self) -> TaskName | None:
@@ -230,9 +230,11 @@ class SynthesisConfig(RunConfig):
             return None
         from agentflow.sandbox import backend_of  # loads the servers
 
-        given = {name: own for name, own in self.sandbox.backend_settings.items() if own}
+        settings_by_backend = {
+            name: settings for name, settings in self.sandbox.backend_settings.items() if settings
+        }
         used = {backend_of(name) for name in self.available_tools}
-        if given.keys() == {"sql"} and (not used or "sql" in used):
+        if settings_by_backend.keys() == {"sql"} and (not used or "sql" in used):
             return "text2sql"
         if used and used.isdisjoint(_DATA_BACKENDS):
             return None
@@ -240,10 +242,10 @@ class SynthesisConfig(RunConfig):
             Path(str(path))
             for name in ("data", "files")
             for key in ("folder", "data_dir", "seed_path")
-            if (path := given.get(name, {}).get(key))
+            if (path := settings_by_backend.get(name, {}).get(key))
         ]
-        tables = any(next(folder.glob(each), None) for folder in folders for each in _TABLES)
-        return "data_analysis" if tables and given.keys() <= _DATA_BACKENDS else None
+        tables = any(next(folder.glob(pattern), None) for folder in folders for pattern in _TABLES)
+        return "data_analysis" if tables and settings_by_backend.keys() <= _DATA_BACKENDS else None
 
     @property
     def role_models(self) -> Mapping[str, RoleModel]:
@@ -265,7 +267,7 @@ class SynthesisConfig(RunConfig):
     @property
     def growth(self) -> "GrowthSettings":
         """Settings of growing."""
-        from agentflow.growth import GrowthSettings, Unforkable  # loads the sandbox
+        from agentflow.engine import GrowthSettings, Unforkable  # loads the sandbox
 
         aims = tuple(tuple(KIND_AIMS[kind] for kind in turn) for turn in KIND_TURNS)
         return GrowthSettings(

@@ -8,7 +8,7 @@ from contextlib import suppress
 from importlib import import_module
 from math import inf
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Self
+from typing import TYPE_CHECKING, Annotated, Any, Self
 
 import anyio
 from pydantic import Field
@@ -18,7 +18,7 @@ from agentflow.actors import Context
 from agentflow.errors import ConfigurationError, ErrorKind, ToolFailure, unwrap_group
 from agentflow.journal import this_process
 from agentflow.runs import Phase
-from agentflow.synthesis._progress import PairPreview, SynthesisStatus
+from agentflow.synthesis._report import PairPreview, SynthesisStatus
 from agentflow.synthesis._seeds import new_seeds
 from agentflow.telemetry import get_logger
 from agentflow.trace import Usage
@@ -34,6 +34,10 @@ _WATCHED_SECONDS = 3.0
 _LAST_PHASES = (Phase.STOPPING, Phase.WRITING, Phase.DONE, Phase.STOPPED)
 LOAD_AFTER_SECONDS = 2.0
 """A run that ends earlier has no control server."""
+
+
+_STATUS_NAMES = {"open_trees": "active", "eta_seconds": "remaining"}
+"""Fields of the status to which its output gives other names."""
 
 
 class StatusOutput(Output):
@@ -82,51 +86,31 @@ class StatusOutput(Output):
     def of(cls, status: SynthesisStatus, notes: Sequence[str]) -> Self:
         """Return the progress as the output of a tool."""
         latest = ["\n".join([" ".join(pair.question.split()), pair.answer]).strip() for pair in status.latest]
-        return cls(
-            phase=status.phase.value,
-            seeds=status.seeds,
-            done=status.done,
-            open_trees=status.active,
-            nodes=status.nodes,
-            questions=status.questions,
-            rejected=status.rejected,
-            calls_in_flight=status.calls_in_flight,
-            calls_failed=status.calls_failed,
-            tokens=status.tokens,
-            cost=status.cost,
-            seconds=round(status.seconds, 3),
-            tasks=status.tasks,
-            finished=status.finished,
-            rate=round(status.rate, 6),
-            eta_seconds=None if status.remaining is None else round(status.remaining, 1),
-            failures=status.failures,
-            latest=latest,
-            notes=[*notes],
-        )
+        fields: dict[str, Any] = {
+            name: getattr(status, _STATUS_NAMES.get(name, name))
+            for name in cls.model_fields
+            if name != "notes"
+        }
+        fields |= {
+            "phase": status.phase.value,
+            "seconds": round(status.seconds, 3),
+            "rate": round(status.rate, 6),
+            "eta_seconds": None if status.remaining is None else round(status.remaining, 1),
+            "latest": latest,
+        }
+        return cls(**fields, notes=[*notes])
 
     def status(self) -> SynthesisStatus:
         """Return the progress as the run itself shows it; its tokens are not divided by role."""
         pairs = (text.partition("\n") for text in self.latest)
-        return SynthesisStatus(
-            phase=Phase(self.phase),
-            seeds=self.seeds,
-            done=self.done,
-            active=self.open_trees,
-            nodes=self.nodes,
-            questions=self.questions,
-            rejected=self.rejected,
-            calls_in_flight=self.calls_in_flight,
-            calls_failed=self.calls_failed,
-            usage={"all": Usage(prompt_tokens=self.tokens)},
-            cost=self.cost,
-            seconds=self.seconds,
-            tasks=self.tasks,
-            finished=self.finished,
-            rate=self.rate,
-            remaining=self.eta_seconds,
-            failures=self.failures,
-            latest=tuple(PairPreview(question, answer) for question, _, answer in pairs),
-        )
+        fields: dict[str, Any] = {_STATUS_NAMES.get(name, name): value for name, value in self}
+        del fields["tokens"], fields["notes"]
+        fields |= {
+            "phase": Phase(self.phase),
+            "usage": {"all": Usage(prompt_tokens=self.tokens)},
+            "latest": tuple(PairPreview(question, answer) for question, _, answer in pairs),
+        }
+        return SynthesisStatus(**fields)
 
 
 class ActorsOutput(Output):
@@ -159,13 +143,13 @@ class RunBackend(Backend):
         self._run = run
         self._new_id = new_id
         self._watched = -inf
-        self._told = anyio.Event()
+        self._end_seen = anyio.Event()
 
     async def tell_watchers(self) -> None:
         """Wait for a short time until a client that watches the run has asked once more and so learns that it ends."""
         if anyio.current_time() - self._watched < _WATCHED_SECONDS:
             with anyio.move_on_after(_WATCHED_SECONDS):
-                await self._told.wait()
+                await self._end_seen.wait()
 
     @tool(title="Status", read_only=True)
     async def status(
@@ -180,7 +164,7 @@ class RunBackend(Backend):
             await self._run.wait_for_phase_after(known_phase)
         status = self._run.status()
         if status.phase in _LAST_PHASES:
-            self._told.set()
+            self._end_seen.set()
         elif wait_seconds:
             self._watched = anyio.current_time()
         return StatusOutput.of(status, self._run.notes)
@@ -188,7 +172,9 @@ class RunBackend(Backend):
     @tool(title="Actors", read_only=True)
     async def actors(self) -> ActorsOutput:
         """Return the supervised actors and the calls in flight. Use it to find what a run waits for."""
-        actors = [{"id": one.id, "kind": one.kind, "state": one.state.value} for one in self._run.actors()]
+        actors = [
+            {"id": actor.id, "kind": actor.kind, "state": actor.state.value} for actor in self._run.actors()
+        ]
         names = ("in_flight", "waiting", "limit", "calls", "failures")
         calls = [{name: getattr(model, name) for name in names} for model in self._run.calls()]
         return ActorsOutput(actors=actors, calls=calls)

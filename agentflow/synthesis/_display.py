@@ -11,8 +11,7 @@ from msgspec import Struct
 
 from agentflow.runs import cost_text, counts_text, estimates_text, html_card, report_table, role_names
 from agentflow.synthesis._files import PAIRS, TASKS
-from agentflow.synthesis._progress import PairPreview, SynthesisStatus
-from agentflow.synthesis._report import Report
+from agentflow.synthesis._report import PairPreview, Report, SynthesisStatus
 from agentflow.trace import Verdict
 
 if TYPE_CHECKING:

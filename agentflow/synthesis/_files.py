@@ -1,27 +1,28 @@
-"""Files of a synthesis: projections of the results in the journal."""
+"""Files of a synthesis: projections of the results in the journal, without duplicates and within quotas."""
 
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
+from importlib import import_module
 from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryFile
 from types import MappingProxyType
-from typing import Any, Final
+from typing import Any, Final, NamedTuple, Protocol
 
 import msgspec
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from agentflow.engine import fixed_names
 from agentflow.errors import ConfigurationError
 from agentflow.runs import AtomicFiles, BlobReader, image_file, image_record
-from agentflow.synthesis._config import SynthesisConfig
-from agentflow.synthesis._projection import PairKey, QuestionIndex, Surplus, surplus_of
+from agentflow.synthesis._config import QuotaSettings, SynthesisConfig
 from agentflow.synthesis._report import Report, ReportBuilder
-from agentflow.synthesis._seed_result import Pair, PairAttempts, SeedResult, Trajectory
+from agentflow.synthesis._seed_result import Pair, PairAttempts, SeedResult, Surplus, Trajectory
 from agentflow.synthesis._task_pairs import task_pair_record
 from agentflow.tasks import VerifiableTask
-from agentflow.team import fixed_names
+from agentflow.text import quantity_of, tokens
 from agentflow.trace import (
     Action,
     ActionOutcome,
@@ -36,7 +37,175 @@ from agentflow.trace import (
     Tree,
     Verdict,
 )
-from agentflow.values import infer_value
+from agentflow.values import (
+    BoolValue,
+    NumberValue,
+    Value,
+    infer_value,
+    normalise_name,
+    show_value,
+    values_agree,
+)
+
+MIN_OF_KIND: Final = 5
+"""Pairs of a kind that a file may have, however small it is."""
+MIN_OF_ANSWER: Final = 2
+"""Pairs with an answer that a file may have, however small it is."""
+_HASHES: Final = 128
+_BANDS: Final = 16
+"""Few candidates: thousands of similar questions share most of their words."""
+_MORE_BANDS: Final = 32
+"""More candidates, for a low similarity threshold."""
+_ALIKE: Final = 0.7
+
+
+class PairKey(NamedTuple):
+    """Everything about a pair that decides about its place in the file."""
+
+    id: str
+    question: str
+    answer: Value
+    kind: str
+    documents: frozenset[str]
+
+    @classmethod
+    def of(cls, pair: Pair) -> "PairKey":
+        """Return the key of a pair."""
+        documents = frozenset(document.id for document in pair.documents)
+        return cls(pair.id, pair.question, pair.value, pair.kind, documents)
+
+
+def surplus_of(
+    pairs: Sequence[PairKey], questions: "QuestionIndex", quotas: QuotaSettings
+) -> dict[int, Surplus]:
+    """Return the places of the pairs that are not written, with the reasons.
+
+    Duplicates of earlier ones are removed first. Quotas are shares of the pairs that are left in the end; where too many have
+    something in common, the earlier ones stay.
+
+    :param questions: index of the questions asked before; those that stay are added.
+    """
+    reasons: dict[int, Surplus] = {}
+    left: list[int] = []
+    for index, pair in enumerate(pairs):
+        if questions.before(pair.question, pair.answer, pair.documents) is not None:
+            reasons[index] = Surplus.DUPLICATE
+        else:
+            questions.add(pair.question, pair.answer, pair.id, pair.documents)
+            left.append(index)
+    total = len(left)
+    while True:
+        over = _over_quotas([pairs[index] for index in left], quotas, total)
+        if len(left) - len(over) >= total:
+            break
+        total = len(left) - len(over)
+    return {**reasons, **{left[index]: reason for index, reason in over.items()}}
+
+
+def _over_quotas(pairs: Sequence[PairKey], quotas: QuotaSettings, total: int) -> dict[int, Surplus]:
+    """Return the places of the pairs that exceed a share of a total, with the reasons."""
+    kinds, answers = Counter[str](), Counter[str]()
+    of_kind = max(MIN_OF_KIND, int(quotas.kind * total))
+    of_answer = max(MIN_OF_ANSWER, int(quotas.answer * total))
+    # With three kinds, one of them always has more than a quarter.
+    if quotas.kind * len({pair.kind for pair in pairs}) < 1:
+        of_kind = len(pairs)
+    over: dict[int, Surplus] = {}
+    for index, pair in enumerate(pairs):
+        answer = "" if isinstance(pair.answer, BoolValue) else normalise_name(show_value(pair.answer))
+        if kinds[pair.kind] >= of_kind:
+            over[index] = Surplus.KIND
+        elif answer and answers[answer] >= of_answer:
+            over[index] = Surplus.ANSWER
+        else:
+            kinds[pair.kind] += 1
+            answers[answer] += 1
+    return over
+
+
+class _Sketch(Protocol):
+    """MinHash sketch of a set of words."""
+
+    def update(self, items: Iterable[str]) -> None: ...
+
+
+class _Index(Protocol):
+    """LSH index of sketches."""
+
+    def insert(self, key: int, minhash: _Sketch) -> None: ...
+    def query(self, minhash: _Sketch) -> list[int]: ...
+
+
+class _Asked(NamedTuple):
+    words: list[str]
+    answer: Value
+    id: str
+
+
+class QuestionIndex:
+    """Index of the accepted questions of a run, by their words, and by their answers and documents."""
+
+    def __init__(self, similarity: float) -> None:
+        """Start an empty index.
+
+        :param similarity: similarity of words from which two questions with the same answer are duplicates.
+        """
+        rensa = import_module("rensa")  # it has no types
+        bands = _BANDS if similarity >= _ALIKE else _MORE_BANDS
+        self._worded: _Index = rensa.RMinHashLSH(similarity, _HASHES, bands)
+        self._new_sketch: Callable[[int, int], _Sketch] = rensa.RMinHash
+        self._similarity = similarity
+        self._known: list[_Asked] = []
+        self._verbatim: dict[str, str] = {}
+        self._based: dict[tuple[str, frozenset[str]], str] = {}
+
+    def before(self, question: str, answer: Value, documents: Collection[str] = ()) -> str | None:
+        """Return the id of an earlier duplicate: equal words, similar words and the same answer, or the same answer and documents.
+
+        :param documents: ids of the documents that it needs.
+        """
+        from rapidfuzz import fuzz
+
+        words = tokens(question)
+        verbatim = self._verbatim.get(" ".join(words))
+        if verbatim is not None:
+            return verbatim
+        if documents and (based := self._based.get(_base(answer, documents))) is not None:
+            return based
+        for key in sorted(self._worded.query(self._worded_sketch(words, answer))):
+            earlier = self._known[key]
+            if fuzz.ratio(earlier.words, words) >= 100 * self._similarity and values_agree(
+                answer, earlier.answer
+            ):
+                return earlier.id
+        return None
+
+    def add(self, question: str, answer: Value, id: str, documents: Collection[str] = ()) -> None:
+        """Add a question. See `before`."""
+        words = tokens(question)
+        self._verbatim.setdefault(" ".join(words), id)
+        if documents:
+            self._based.setdefault(_base(answer, documents), id)
+        self._worded.insert(len(self._known), self._worded_sketch(words, answer))
+        self._known.append(_Asked(words, answer, id))
+
+    def _worded_sketch(self, words: list[str], answer: Value) -> _Sketch:
+        """Return a sketch that is half question and half answer, so that other answers give no candidates."""
+        answer_text = " ".join(tokens(show_value(answer)))
+        if isinstance(answer, NumberValue):  # 12 km is 12,000 metres
+            quantity = quantity_of(answer.amount, answer.unit)
+            answer_text = f"{quantity.size.normalize()} {quantity.kind}"
+        return self._sketch({*words, *(f"{answer_text} {number}" for number in range(len(words)))})
+
+    def _sketch(self, items: Collection[str]) -> _Sketch:
+        sketch = self._new_sketch(_HASHES, 1)
+        sketch.update(sorted(items))
+        return sketch
+
+
+def _base(answer: Value, documents: Collection[str]) -> tuple[str, frozenset[str]]:
+    return normalise_name(show_value(answer)), frozenset(documents)
+
 
 PAIRS: Final = "synthesized_qa.jsonl"
 """File of the question-answer pairs."""
@@ -90,7 +259,7 @@ async def write_files(
     :raises RunStopped: if a file can't be written; the earlier files stay unchanged.
     """
     tally = ReportBuilder(config, dropped_tools)
-    asked = QuestionIndex(config.question_similarity)
+    questions = QuestionIndex(config.question_similarity)
     names = [PAIRS, SURPLUS, TRAJECTORIES, TREES, REPORT]
     if config.task_kind:
         names.append(TASKS)
@@ -101,10 +270,10 @@ async def write_files(
             async for seed, result in results:
                 tally.add(seed, result)
                 waiting.add(seed, result)
-                lines = _lines(seed, result, tally, asked, config)
-                await files.write({name: each for name, each in lines.items() if name in names})
-            for lines in waiting.decided(tally, asked, config):
-                await files.write({name: each for name, each in lines.items() if name in names})
+                lines = _lines(seed, result, tally, questions, config)
+                await files.write({name: added for name, added in lines.items() if name in names})
+            for lines in waiting.decided(tally, questions, config):
+                await files.write({name: added for name, added in lines.items() if name in names})
             report = tally.report()
             await files.write({REPORT: [msgspec.json.format(_ENCODER.encode(report), indent=2)]})
     return report
@@ -135,42 +304,43 @@ class _Waiting:
     def add(self, seed: Seed, result: SeedResult) -> None:
         """Add the pairs of a seed."""
         trajectories = {trajectory.id: trajectory for trajectory in result.trajectories}
-        attempts = {own.pair: own for own in result.attempts}
+        attempts = {made.pair: made for made in result.attempts}
         for pair in result.pairs:
-            one = _WaitingPair(seed.id, pair, trajectories[pair.trajectory_id], attempts.get(pair.id))
-            self._file.write(msgspec.msgpack.encode(one))
+            path = trajectories[pair.trajectory_id]
+            waiting = _WaitingPair(seed.id, pair, path, attempts.get(pair.id))
+            self._file.write(msgspec.msgpack.encode(waiting))
             self._ends.append(self._file.tell())
             self._keys.append(PairKey.of(pair))
 
     def decided(
-        self, tally: ReportBuilder, asked: QuestionIndex, config: SynthesisConfig
+        self, tally: ReportBuilder, questions: QuestionIndex, config: SynthesisConfig
     ) -> Iterator[dict[str, list[bytes]]]:
         """Yield the lines of each pair, by file."""
-        surplus = surplus_of(self._keys, asked, config.quotas)
+        surplus = surplus_of(self._keys, questions, config.quotas)
         self._file.seek(0)
-        for place, (start, end) in enumerate(pairwise(self._ends)):
-            one = msgspec.msgpack.decode(self._file.read(end - start), type=_WaitingPair)
-            record = pair_record(one.source_id, one.pair, one.trajectory)
-            reason = surplus.get(place)
+        for index, (start, end) in enumerate(pairwise(self._ends)):
+            waiting = msgspec.msgpack.decode(self._file.read(end - start), type=_WaitingPair)
+            record = pair_record(waiting.source_id, waiting.pair, waiting.trajectory)
+            reason = surplus.get(index)
             if reason is not None:
                 tally.drop(reason)
                 yield {SURPLUS: [_ENCODER.encode({**record, "reason": reason})]}
                 continue
-            tally.keep(one.pair, one.trajectory)
-            attempts = [] if one.attempts is None else _right_attempts(one.attempts)
+            tally.keep(waiting.pair, waiting.trajectory)
+            attempts = [] if waiting.attempts is None else _right_attempts(waiting.attempts)
             yield {PAIRS: [_ENCODER.encode(record)], ATTEMPTS: attempts}
 
 
-def _right_attempts(own: PairAttempts) -> list[bytes]:
+def _right_attempts(made: PairAttempts) -> list[bytes]:
     return [
-        _ENCODER.encode({"qa_id": own.pair, "attempt": one.number, "messages": one.messages})
-        for one in own.attempts
-        if one.correct
+        _ENCODER.encode({"qa_id": made.pair, "attempt": attempt.number, "messages": attempt.messages})
+        for attempt in made.attempts
+        if attempt.correct
     ]
 
 
 def _lines(
-    seed: Seed, result: SeedResult, tally: ReportBuilder, asked: QuestionIndex, config: SynthesisConfig
+    seed: Seed, result: SeedResult, tally: ReportBuilder, questions: QuestionIndex, config: SynthesisConfig
 ) -> dict[str, list[bytes]]:
     """Return the lines of a result that do not depend on others, by file, and its tasks."""
     if result.tree is None:
@@ -181,29 +351,28 @@ def _lines(
     tasks: list[bytes] = []
     for task in result.tasks:
         answer = infer_value(task.answer)
-        if asked.before(task.instruction, answer) is not None:
+        if questions.before(task.instruction, answer) is not None:
             tally.drop(Surplus.DUPLICATE)
             continue
-        asked.add(task.instruction, answer, task.id)
+        questions.add(task.instruction, answer, task.id)
         pair = task_pair_record(seed, task, result.tree, result.trajectories, config)
         pairs += [] if pair is None else [_ENCODER.encode(pair)]
         tally.keep_task(as_pair=pair is not None)
         tasks.append(_ENCODER.encode(task_record(task)))
-    paths = [_ENCODER.encode(trajectory_record(result.tree, one)) for one in result.trajectories]
+    triage = [
+        {**pair_record(seed.id, pair, trajectories[pair.trajectory_id]), "reason": reason}
+        for pair, reason in ((triaged.pair, triaged.reason) for triaged in result.triaged)
+    ]
+    triage += [{**task_record(triaged.task), "reason": triaged.reason} for triaged in result.triaged_tasks]
+    paths = [_ENCODER.encode(trajectory_record(result.tree, path)) for path in result.trajectories]
     return {
         TASKS: tasks,
         PAIRS: pairs,
         TRAJECTORIES: paths,
         TREES: [_ENCODER.encode(tree_record(result.tree))],
-        TRIAGE: [
-            _ENCODER.encode(
-                {**pair_record(seed.id, one.pair, trajectories[one.pair.trajectory_id]), "reason": one.reason}
-            )
-            for one in result.triaged
-        ]
-        + [_ENCODER.encode({**task_record(one.task), "reason": one.reason}) for one in result.triaged_tasks],
+        TRIAGE: [_ENCODER.encode(record) for record in triage],
         ATTEMPTS: [
-            line for own in result.attempts if own.pair not in own_pairs for line in _right_attempts(own)
+            line for made in result.attempts if made.pair not in own_pairs for line in _right_attempts(made)
         ],
     }
 
@@ -261,7 +430,7 @@ def trajectory_record(tree: Tree, trajectory: Trajectory) -> dict[str, object]:
         "source_id": tree.seed.id,
         "seed_data": tree.seed.content,
         "total_depth": len(trajectory.nodes) - 1,
-        "nodes": [_node_record(tree, tree.by_id[own]) for own in trajectory.nodes],
+        "nodes": [_node_record(tree, tree.by_id[node_id]) for node_id in trajectory.nodes],
         "tree_id": tree.id,
         "score": trajectory.score,
         **({"joined": True} if trajectory.joined else {}),

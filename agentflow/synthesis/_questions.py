@@ -1,14 +1,20 @@
-"""Writing questions about a tree: its documents, a gate for each group of them, and the pairs on their paths."""
+"""Writing questions about a tree: its documents, a gate for each group of them with calls that are kept on the journal page, and the pairs on their paths."""
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import partial
-from typing import Final, TypeAlias
+from typing import Final, TypeAlias, TypeVar
 
+import anyio.to_thread
+from anyio.lowlevel import RunVar
+from msgspec import Struct
 from msgspec.structs import replace
 
 from agentflow.actors import together
+from agentflow.engine import BranchSandboxes, ExecutorPort
+from agentflow.errors import RunStopped
 from agentflow.journal import Page
 from agentflow.questions import (
     KIND_TURNS,
@@ -27,10 +33,10 @@ from agentflow.questions import (
     documents_of,
     value_of,
 )
-from agentflow.runs import image_file
+from agentflow.runs import RoleReplies, image_file
+from agentflow.sandbox import Sandbox, Tool
 from agentflow.synthesis._attempts import Attempt, AttemptPort, Difficulty, Triage, attempt_question
 from agentflow.synthesis._config import SynthesisConfig
-from agentflow.synthesis._journalled_calls import JournalledCalls
 from agentflow.synthesis._seed_result import (
     CitedSpan,
     Pair,
@@ -42,15 +48,201 @@ from agentflow.synthesis._seed_result import (
     TriagedPair,
     UsedDocument,
 )
-from agentflow.synthesis._selection import EvidencePath, Score, Selection, join_paths, select
-from agentflow.synthesis._trimming import trimmed_path
-from agentflow.synthesis._worker_thread import in_worker_thread
-from agentflow.trace import Tree
+from agentflow.synthesis._selection import Selection, join_paths, select, trimmed_path
+from agentflow.trace import Action, ActionOutcome, Failure, Node, Observation, Reply, Tree, Usage, Verdict
+
+MAX_RESULT_CHARS = 12_000
+"""Characters of the results that a reader is shown."""
+MAX_RESULTS = 10
+"""Number of documents of the results that a reader is shown."""
+
+
+def search_tool(tools: Sequence[Tool]) -> str | None:
+    """Return the first tool that has no state, changes nothing, and takes a query."""
+    return next((tool.name for tool in tools if _searches(tool)), None)
+
+
+def _searches(tool: Tool) -> bool:
+    return (
+        not tool.stateful and tool.hints.read_only is True and tool.input_schema.get("required") == ["query"]
+    )
+
+
+@dataclass(frozen=True)
+class PageSearch:
+    """Search for one seed, whose results are kept on its page. Implements `CorpusSearch`."""
+
+    sandbox: Sandbox
+    executor: ExecutorPort
+    tool: str
+    page: Page
+
+    async def search(self, key: str, queries: Sequence[str]) -> tuple[ShownDocument, ...]:
+        """Return the documents that match the queries; empty if all searches failed."""
+        actions = [Action(self.tool, {"query": query}) for query in queries]
+        outcomes = await together(
+            partial(
+                self.page.once,
+                f"{key}/{number}",
+                ActionOutcome,
+                partial(self.executor.act, self.sandbox, action),
+            )
+            for number, action in enumerate(actions)
+        )
+        nodes = [
+            Node(
+                id=f"{key}/{number}",
+                parent="",
+                depth=1,
+                position=number,
+                intent="",
+                action=action,
+                outcome=outcome,
+                verdict=Verdict.NEW,
+            )
+            for number, (action, outcome) in enumerate(zip(actions, outcomes, strict=True))
+            if outcome.failure is None
+        ]
+        groups = divided(documents_of(nodes), characters=MAX_RESULT_CHARS, most=MAX_RESULTS)
+        return groups[0] if groups else ()
+
+
+@dataclass(frozen=True)
+class TreeCalls:
+    """Calls of a tree, made again in fresh sandboxes: a question rests on results that anybody can get again.
+
+    Implements `RepeatedCalls`; new outcomes are kept on the page of the tree.
+    """
+
+    sandboxes: BranchSandboxes
+    executor: ExecutorPort
+    tree: Tree
+    page: Page
+
+    async def fault(self, node: str) -> str:
+        """Return why the call of a node does not give its result again; empty if it does, or must not be repeated."""
+        nodes = (self.tree.by_id[id] for id in trimmed_path(self.tree, [node]))
+        # The calls that it rests on come first.
+        actions = [made.action for made in nodes if made.action is not None]
+        tools, is_repeatable = self.sandboxes.tools, self.sandboxes.is_repeatable
+        if any(tools[action.tool].hints.open_world and not is_repeatable(action) for action in actions):
+            return ""
+        outcome = await self.page.once(f"again/{node}", ActionOutcome, partial(self._make, actions))
+        if outcome.failure is not None:
+            return f"the call that it rests on fails when it is made again: {outcome.failure.message}"
+        if outcome.observation != self.tree.by_id[node].observation:
+            return "the call that it rests on gives another result when it is made again"
+        return ""
+
+    async def _make(self, actions: Sequence[Action]) -> ActionOutcome:
+        """Make calls one after the other; return the outcome of the last one."""
+        outcome = ActionOutcome(Observation())
+        base = self.sandboxes.base
+        async with self.sandboxes.reserve(1):
+            sandbox = await base.fork() if self.sandboxes.stateful else base
+            try:
+                for action in actions:
+                    outcome = await self.executor.act(sandbox, action)
+            finally:
+                if sandbox is not base:
+                    await sandbox.close()
+        return outcome
+
+
+T = TypeVar("T")
+
+GROWTH_KEYS = ("plan/", "act/", "node/", "level/", "diverged/")
+"""Beginnings of the keys of growing."""
+_ROLES = {
+    "plan": "planner", "node": "verifier", "recall": "learner",
+    **dict.fromkeys(("hidden", "hidden2", "evidence", "others"), "reader"),
+    **dict.fromkeys(("propose", "repair", "fuzz", "look", "instruct", "task"), "generator"),
+}  # fmt: skip
+"""Roles by the first part of the keys of their model calls."""
+_AGENT_CALLS = ("/agent", "/solution")
+"""Ends of the keys of model calls in attempts."""
+
+
+def replies_on(page: Page) -> RoleReplies:
+    """Return the replies on the page of a seed of all models whose answers are needed: the learner may say anything."""
+    replies = RoleReplies()
+    for key in tuple(page.keys()):
+        role = _ROLES.get(key.partition("/")[0], "agent")
+        if role != "learner" and (reply := _reply(page, key)) is not None and reply.usage is not None:
+            replies.add(role, reply.failure)
+    return replies
+
+
+def _reply(page: Page, key: str) -> "_Recorded | None":
+    """Return the reply of a model under a key; `None`: another effect."""
+    first = key.partition("/")[0]
+    try:
+        if first == "attempt" and key.endswith(_AGENT_CALLS):
+            timed = page.recall(key, _TimedRecord)
+            return None if timed is None else timed.value
+        return page.recall(key, _Recorded) if first in _ROLES else None
+    except RunStopped:
+        # Tasks record effects of other types, too.
+        return None
+
+
+def keys_to_keep(replies: RoleReplies) -> tuple[str, ...]:
+    """Return the beginnings of the keys that stay when a seed is worked on again: those of a tree that was well grown."""
+    return () if {"planner", "verifier"} & replies.failed.keys() else GROWTH_KEYS
+
+
+class JournalledCalls:
+    """Makes calls whose results are kept on a page: after a crash, none is repeated."""
+
+    def __init__(self, page: Page) -> None:
+        self.page = page
+        """The page."""
+        self.usage: dict[str, Usage] = {}
+        """Usage of models by role."""
+
+    async def reply(
+        self, key: str, kind: type[Reply[T]], call: Callable[[], Awaitable[Reply[T]]]
+    ) -> Reply[T]:
+        """Return the reply to a model call."""
+        reply = await self.page.once(key, kind, call)
+        self.count(_ROLES[key.partition("/")[0]], reply.usage)
+        return reply
+
+    def count(self, role: str, usage: Usage) -> None:
+        """Count the usage of a role."""
+        self.usage[role] = self.usage.get(role, Usage()) + usage
+
+    def failures(self) -> dict[str, int]:
+        """Count the failed model calls on the page, by kind; those of growing, too."""
+        kinds: Counter[str] = Counter()
+        for key in tuple(self.page.keys()):
+            if not key.startswith("attempt/"):
+                reply = _reply(self.page, key)
+                if reply is not None and reply.failure is not None:
+                    kinds[reply.failure.kind] += 1
+        return dict(sorted(kinds.items()))
+
+
+class _Recorded(Struct, frozen=True):
+    """Reply of any type."""
+
+    failure: Failure | None = None
+    usage: Usage | None = None
+    """`None`: another effect."""
+
+
+class _TimedRecord(Struct, frozen=True):
+    """Reply in an attempt."""
+
+    value: _Recorded
+
 
 MIN_CHARACTERS: Final = 1_000
 """Characters of documents below which they are not divided further for a small model."""
 DraftSource: TypeAlias = Callable[[Sequence[ShownDocument]], Sequence[Draft]]
 """Returns drafts about documents."""
+_THREAD: Final[RunVar[anyio.CapacityLimiter]] = RunVar("agentflow.synthesis.questions")
+"""The thread in which trees are divided: several would share the interpreter's lock and finish no earlier."""
 
 
 async def write_questions(
@@ -79,7 +271,12 @@ async def write_questions(
     calls = JournalledCalls(page)
     if not selection.chosen:
         return SeedResult(tree=tree, left_out=selection.left_out, model_failures=calls.failures())
-    documents, groups = await in_worker_thread(partial(groups_of, tree, config, divides=drafts is None))
+    thread = _THREAD.get(None)
+    if thread is None:
+        _THREAD.set(thread := anyio.CapacityLimiter(1))
+    # In a thread, so that the calls of other trees continue.
+    divide = partial(groups_of, tree, config, divides=drafts is None)
+    documents, groups = await anyio.to_thread.run_sync(divide, limiter=thread)
     settings = gate_settings(config)
 
     def gate_of(group: Sequence[ShownDocument], name: str) -> QuestionGate:
@@ -97,13 +294,13 @@ async def write_questions(
     ]
     return SeedResult(
         tree=tree,
-        trajectories=(*(_trajectory(tree, path, score) for path, score in selection.chosen), *joined),
+        trajectories=(*(Trajectory.of(tree, path, score) for path, score in selection.chosen), *joined),
         left_out=selection.left_out,
         documents=len(documents),
         copies=sum(len(document.copies) for document in documents),
         pairs=tuple(pair for pair, _, triage in kept if triage is None),
         triaged=tuple(TriagedPair(pair, triage) for pair, _, triage in kept if triage is not None),
-        attempts=tuple(PairAttempts(pair.id, own) for pair, own, triage in kept if triage is None and own),
+        attempts=tuple(PairAttempts(pair.id, made) for pair, made, triage in kept if triage is None and made),
         rejected=tuple(_rejection(draft) for _, draft in judged if not draft.passed),
         usage=calls.usage,
         model_failures=calls.failures(),
@@ -191,14 +388,14 @@ async def _write(
     judged = await gate.write(request)
     half = sum(document.size for document in group) // 2
     if not gate.too_long or half < MIN_CHARACTERS:
-        return [(group, each) for each in judged]
+        return [(group, draft) for draft in judged]
     halves = divided(group, characters=half, most=config.max_documents)
-    wanted = [each for each in halves if len(each) >= config.min_documents][:2]
+    wanted = [documents for documents in halves if len(documents) >= config.min_documents][:2]
     written = await together(
-        partial(_write, tree, config, gate_of, each, f"{name}.{number}", max(1, count // 2))
-        for number, each in enumerate(wanted, 1)
+        partial(_write, tree, config, gate_of, documents, f"{name}.{number}", max(1, count // 2))
+        for number, documents in enumerate(wanted, 1)
     )
-    return [each for part in written for each in part]
+    return [draft for part in written for draft in part]
 
 
 async def _check(
@@ -207,8 +404,8 @@ async def _check(
     drafts: DraftSource,
 ) -> list[tuple[Sequence[ShownDocument], JudgedDraft]]:
     """Check given drafts over a group of documents."""
-    given = [JudgedDraft(draft=draft, number=number) for number, draft in enumerate(drafts(group), 1)]
-    return [(group, each) for each in await gate_of(group, "1").judge(given)]
+    unchecked = [JudgedDraft(draft=draft, number=number) for number, draft in enumerate(drafts(group), 1)]
+    return [(group, draft) for draft in await gate_of(group, "1").judge(unchecked)]
 
 
 async def _measure(
@@ -239,18 +436,18 @@ def _on_paths(
     config: SynthesisConfig,
 ) -> tuple[list[Pair], list[Trajectory]]:
     """Return the pairs, each on the first selected path with its nodes, and the paths of those that span branches."""
-    own = {path.id: frozenset(node.id for node in path.nodes) for path, _ in selection.chosen}
+    nodes_by_path = {path.id: frozenset(node.id for node in path.nodes) for path, _ in selection.chosen}
     joined: dict[str, Trajectory] = {}
     numbers: Counter[str] = Counter()
     pairs: list[Pair] = []
     for documents, judged in passed:
         steps = tuple(_steps(tree, documents, judged))
         support = _support(tree, steps)
-        path_id = next((id for id, nodes in own.items() if nodes.issuperset(support)), None)
+        path_id = next((id for id, nodes in nodes_by_path.items() if nodes.issuperset(support)), None)
         if path_id is None:
             path, score = join_paths(tree, support, config.max_depth)
             path_id = path.id
-            joined.setdefault(path_id, replace(_trajectory(tree, path, score), joined=True))
+            joined.setdefault(path_id, Trajectory.of(tree, path, score, joined=True))
         pairs.append(_pair(tree, documents, judged, steps, support, path_id, numbers[path_id], config))
         numbers[path_id] += 1
     return pairs, list(joined.values())
@@ -330,7 +527,3 @@ def _rejection(judged: JudgedDraft) -> RejectedDraft:
         findings=judged.findings,
         votes=judged.votes,
     )
-
-
-def _trajectory(tree: Tree, path: EvidencePath, score: Score) -> Trajectory:
-    return Trajectory(id=path.id, nodes=(tree.nodes[0].id, *(node.id for node in path.nodes)), score=score)

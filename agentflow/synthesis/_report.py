@@ -1,16 +1,81 @@
-"""Quality report of a synthesis."""
+"""Progress of a synthesis, and its quality report."""
 
-from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 
+import msgspec
 from msgspec import Struct, field
 
 from agentflow.questions import GateCheck
-from agentflow.runs import cost_by_role, counts_text, prices_as_of
+from agentflow.runs import RunProgress, RunStatus, cost_by_role, counts_text, prices_as_of
 from agentflow.synthesis._config import Role, SynthesisConfig
-from agentflow.synthesis._projection import Surplus
-from agentflow.synthesis._seed_result import Pair, SeedResult, Trajectory
-from agentflow.trace import Seed, Tree, Usage, Verdict
+from agentflow.synthesis._seed_result import Pair, SeedResult, Surplus, Trajectory
+from agentflow.trace import Node, Seed, Tree, Usage, Verdict
+
+_PREVIEWS = 2
+
+
+class PairPreview(Struct, frozen=True):
+    """A pair or a task that was accepted just now."""
+
+    question: str
+    """The question, or the instruction of a task."""
+    answer: str
+    """The answer; empty if a state solves the task."""
+
+
+class SynthesisStatus(RunStatus, frozen=True, kw_only=True):
+    """Progress of a synthesis at one moment."""
+
+    nodes: dict[str, int]
+    """Number of nodes by verdict, of the trees that this process grew or resumed."""
+    questions: int
+    """Number of pairs that this process accepted."""
+    rejected: int
+    """Number of drafts that it rejected."""
+    tasks: int = 0
+    """Number of tasks that it accepted."""
+    latest: tuple[PairPreview, ...] = ()
+    """The last pairs or tasks that it accepted, the newest first."""
+
+
+class SynthesisProgress(RunProgress):
+    """Counters of an active synthesis."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        super().__init__(clock)
+        self.questions = 0
+        """Number of accepted pairs."""
+        self.tasks = 0
+        """Number of accepted tasks."""
+        self.rejected = 0
+        """Number of rejected drafts."""
+        self._nodes: Counter[str] = Counter()
+        self._latest: deque[PairPreview] = deque(maxlen=_PREVIEWS)
+
+    def count_node(self, seed: Seed, node: Node, recalled: bool) -> None:
+        """Count a node, and its failure unless that was counted when it happened."""
+        if node.parent is not None:
+            self._nodes[node.verdict.value] += 1
+        if node.failure is not None and not recalled:
+            self.failures[f"tool {node.failure.kind}"] += 1
+
+    def preview(self, question: str, answer: str) -> None:
+        """Remember an accepted pair or task for a while."""
+        self._latest.appendleft(PairPreview(question, answer))
+
+    def status(self) -> SynthesisStatus:
+        """Return the current progress."""
+        return SynthesisStatus(
+            **self._status_fields(),
+            nodes=dict(sorted(self._nodes.items())),
+            questions=self.questions,
+            rejected=self.rejected,
+            tasks=self.tasks,
+            latest=tuple(self._latest),
+        )
+
 
 _NAMED_FAILURES = 20
 
@@ -144,11 +209,11 @@ class ReportBuilder:
     """Builds a report result by result. Its memory does not grow with the number of seeds."""
 
     def __init__(self, config: SynthesisConfig, dropped_tools: Mapping[str, str]) -> None:
-        """Start counting."""
         self._config = config
         self._dropped_tools = dict(dropped_tools)
+        # Counts have the names of the report's fields.
         self._counts: Counter[str] = Counter()
-        self._by: dict[str, Counter[str]] = {}
+        self._groups: dict[str, Counter[str]] = {}
         self._usage: dict[str, Usage] = {}
         self._failed: list[FailedSeed] = []
         self._examples: dict[str, str] = {}
@@ -163,12 +228,13 @@ class ReportBuilder:
                 self._failed.append(FailedSeed(seed.id, result.failure))
         if result.tree is not None:
             self._add_tree(result.tree)
-        self._group("triaged").update(one.reason for one in (*result.triaged, *result.triaged_tasks))
+        self._group("triaged").update(triaged.reason for triaged in (*result.triaged, *result.triaged_tasks))
         rates = (task.difficulty for task in result.tasks if task.difficulty is not None)
         self._group("pass_rates").update(f"{rate['correct']}/{rate['attempts']}" for rate in rates)
         joined = sum(path.joined for path in result.trajectories)
-        self._counts["joined"] += joined
-        self._counts["selected"] += len(result.trajectories) - joined
+        self._counts["trajectories"] += len(result.trajectories)
+        self._counts["joined_paths"] += joined
+        self._counts["selected_paths"] += len(result.trajectories) - joined
         self._counts["drafts"] += len(result.rejected) + len(result.pairs) + len(result.triaged)
         self._counts["documents"] += result.documents
         self._counts["copies"] += result.copies
@@ -193,7 +259,7 @@ class ReportBuilder:
         self._counts["pairs"] += 1
         self._group("kinds")[pair.kind] += 1
         for vote in pair.votes:
-            self._group("samples")[vote.check] += vote.samples
+            self._group("votes")[vote.check] += vote.samples
             self._group("agreed")[vote.check] += vote.agreed
         if pair.difficulty is not None:
             self._group("pass_rates")[f"{pair.difficulty.correct}/{pair.difficulty.attempts}"] += 1
@@ -212,67 +278,47 @@ class ReportBuilder:
     def drop(self, reason: Surplus) -> None:
         """Count a pair or task that passed every check and is not in its file."""
         self._group("surplus")[reason] += 1
+        self._counts["near_duplicates"] += reason is Surplus.DUPLICATE
 
     def report(self) -> Report:
         """Return the report."""
-        counts, kept = self._counts, self._counts["pairs"] or self._counts["tasks"]
+        kept = self._counts["pairs"] or self._counts["tasks"]
         models = {role: self._config.model_for(role) for role in _ROLES}
         cost = cost_by_role(models, self._usage)
-        votes = self._sorted("samples")
+        usage = self._usage.values()
         checks = [used for role, used in self._usage.items() if role in ("generator", "reader")]
+        agreed, votes = self._group("agreed"), self._group("votes")
+
+        def per_kept(total: float, digits: int) -> float:
+            return round(total / kept, digits) if kept else 0.0
+
+        fields: dict[str, Any] = {
+            entry.name: self._counts[entry.name] if entry.type is int else self._sorted(entry.name)
+            for entry in msgspec.structs.fields(Report)
+            if entry.type in (int, dict[str, int])
+        }
         return Report(
+            **fields,
             engines={role: model.name for role, model in models.items()},
-            seeds=counts["seeds"],
-            failed_seeds=counts["failed_seeds"],
             failures_of_seeds=tuple(self._failed),
-            trees=counts["trees"],
-            nodes=counts["nodes"],
-            verdicts=self._sorted("verdicts"),
-            duplicates=counts["duplicates"],
-            stalled=counts["stalled"],
-            trajectories=counts["selected"] + counts["joined"],
-            selected_paths=counts["selected"],
-            joined_paths=counts["joined"],
-            left_out=self._sorted("left_out"),
-            drafts=counts["drafts"],
-            rejected=self._sorted("rejected"),
             rejection_examples={check: self._example(check) for check in self._sorted("rejected")},
-            pairs=counts["pairs"],
-            near_duplicates=self._group("surplus")[Surplus.DUPLICATE],
-            surplus=self._sorted("surplus"),
-            documents=counts["documents"],
-            copies=counts["copies"],
             passing=self._passing(),
-            repaired=counts["repaired"],
-            naturalness=round(self._naturalness / counts["pairs"], 2) if counts["pairs"] else 0.0,
-            known=self._sorted("known"),
-            disputed=counts["disputed"],
-            path_calls=counts["path_calls"],
-            trimmed_calls=counts["trimmed_calls"],
-            kinds=self._sorted("kinds"),
-            votes=votes,
+            naturalness=round(self._naturalness / self._counts["pairs"], 2) if self._counts["pairs"] else 0.0,
             agreement={
-                check: round(self._group("agreed")[GateCheck(check)] / samples, 4)
-                for check, samples in votes.items()
+                str(check): round(agreed[check] / samples, 4)
+                for check, samples in sorted(votes.items())
                 if samples
             },
-            hops=self._sorted("hops"),
-            pass_rates=self._sorted("pass_rates"),
-            triaged=self._sorted("triaged"),
-            calls_per_pair=round(sum(used.calls for used in self._usage.values()) / kept, 2) if kept else 0.0,
-            tokens_per_pair=round(sum(map(_tokens, self._usage.values())) / kept, 1) if kept else 0.0,
-            check_calls_per_pair=round(sum(used.calls for used in checks) / kept, 2) if kept else 0.0,
-            check_tokens_per_pair=round(sum(map(_tokens, checks)) / kept, 1) if kept else 0.0,
+            calls_per_pair=per_kept(sum(used.calls for used in usage), 2),
+            tokens_per_pair=per_kept(sum(map(_tokens, usage)), 1),
+            check_calls_per_pair=per_kept(sum(used.calls for used in checks), 2),
+            check_tokens_per_pair=per_kept(sum(map(_tokens, checks)), 1),
             usage=dict(sorted(self._usage.items())),
             cost=cost,
-            cost_per_pair=round(sum(cost.values()) / kept, 6) if kept else 0.0,
+            cost_per_pair=per_kept(sum(cost.values()), 6),
             prices_as_of=prices_as_of(model for role, model in models.items() if role in self._usage),
-            model_failures=self._sorted("model_failures"),
-            tool_failures=self._sorted("tool_failures"),
             dropped_tools=self._dropped_tools,
             why_empty="" if kept else self._why_empty(),
-            tasks=counts["tasks"],
-            rejected_tasks=self._sorted("rejected_tasks"),
         )
 
     def _passing(self) -> dict[str, float]:
@@ -305,7 +351,7 @@ class ReportBuilder:
             self._usage[role] = self._usage.get(role, Usage()) + used
 
     def _group(self, name: str) -> Counter[str]:
-        return self._by.setdefault(name, Counter())
+        return self._groups.setdefault(name, Counter())
 
     def _sorted(self, name: str) -> dict[str, int]:
         return {str(key): count for key, count in sorted(self._group(name).items())}
@@ -328,7 +374,7 @@ class ReportBuilder:
                 f"none of {counts['nodes']} observations contained anything new ({counts_text(self._sorted('verdicts'))})",
             ),
             (self._config.task_kind is not None, self._no_task()),
-            (not counts["selected"], self._no_path()),
+            (not counts["selected_paths"], self._no_path()),
             (
                 counts["documents"] < self._config.min_documents,
                 f"the trees show {counts['documents']} documents, and a question needs {self._config.min_documents}",

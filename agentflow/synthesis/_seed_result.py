@@ -1,12 +1,13 @@
 """Result of a seed: its tree, the selected paths, and the question-answer pairs that passed every check."""
 
+from enum import StrEnum
 from hashlib import sha256
 
 from msgspec import Struct, field
 
 from agentflow.questions import DraftFault, DraftKind, GateVote, ShownDocument
 from agentflow.synthesis._attempts import Attempt, Difficulty, Triage
-from agentflow.synthesis._selection import Score
+from agentflow.synthesis._selection import EvidencePath, Score
 from agentflow.tasks import RejectedTask, VerifiableTask
 from agentflow.trace import Region, Tree, Usage
 from agentflow.values import Value
@@ -128,6 +129,17 @@ class Pair(Struct, frozen=True, kw_only=True):
         return f"{self.trajectory_id}_qa_{self.number}"
 
 
+class Surplus(StrEnum):
+    """Reason that an accepted pair is not in the file of pairs. The set is closed: reports count by it."""
+
+    DUPLICATE = "duplicate"
+    """An earlier question is nearly the same, or has the same answer from the same documents."""
+    KIND = "kind"
+    """There are enough pairs of its kind."""
+    ANSWER = "answer"
+    """There are enough pairs with its answer."""
+
+
 class TriagedPair(Struct, frozen=True):
     """Pair that passed every check and whose difficulty does not fit."""
 
@@ -185,6 +197,12 @@ class Trajectory(Struct, frozen=True, kw_only=True):
     """Score, given the paths selected before."""
     joined: bool = False
     """It joins the paths to the nodes of a question that spans branches; it was not selected."""
+
+    @classmethod
+    def of(cls, tree: Tree, path: EvidencePath, score: Score, *, joined: bool = False) -> "Trajectory":
+        """Return the record of a path of a tree."""
+        nodes = (tree.nodes[0].id, *(node.id for node in path.nodes))
+        return cls(id=path.id, nodes=nodes, score=score, joined=joined)
 
 
 class SeedResult(Struct, frozen=True, kw_only=True):

@@ -91,7 +91,7 @@ def _from_file(path: Path) -> Iterator[dict[str, Any]]:
     with report_read_errors(path, missing="no such file; name a JSONL file of seeds"):
         text = path.read_text(encoding="utf-8-sig")
     rows = _table(path, text) if path.suffix.lower() == ".csv" else _lines(path, text)
-    return (_seed(seed, place) for place, seed in rows)
+    return (_seed(seed, origin) for origin, seed in rows)
 
 
 def _lines(path: Path, text: str) -> Iterator[tuple[str, object]]:
@@ -111,14 +111,14 @@ def _table(path: Path, text: str) -> Iterator[tuple[str, object]]:
     if "content" not in (reader.fieldnames or ()):
         raise ConfigurationError(f"{path}:1: has no column content; name the columns in the first line")
     for row in _rows(path, reader):
-        place = f"{path}:{reader.line_num}"
+        origin = f"{path}:{reader.line_num}"
         if "" in row:
             raise ConfigurationError(
-                f"{place}: has more fields than the first line names; quote those with commas"
+                f"{origin}: has more fields than the first line names; quote those with commas"
             )
         kwargs = {name: value for name, value in row.items() if name not in {"content", "id"} and value}
         named = {"id": row["id"]} if row.get("id") else {}
-        yield place, {"content": row["content"], "kwargs": kwargs, **named}
+        yield origin, {"content": row["content"], "kwargs": kwargs, **named}
 
 
 def _rows(path: Path, reader: "csv.DictReader[str]") -> Iterator[dict[str | Any, str | Any]]:
@@ -128,26 +128,26 @@ def _rows(path: Path, reader: "csv.DictReader[str]") -> Iterator[dict[str | Any,
         raise ConfigurationError(f"{path}:{reader.line_num + 1}: not CSV: {error}") from None
 
 
-def _seed(seed: object, place: str) -> dict[str, Any]:
+def _seed(seed: object, origin: str) -> dict[str, Any]:
     if isinstance(seed, str):
         seed = {"content": seed}
     if not is_mapping(seed):
-        raise ConfigurationError(f'{place}: not a seed; write {{"content": "…", "kwargs": {{}}}}')
+        raise ConfigurationError(f'{origin}: not a seed; write {{"content": "…", "kwargs": {{}}}}')
     content = seed.get("content")
     if not isinstance(content, str) or not content.strip():
-        raise ConfigurationError(f"{place}: has no content; add a text under content")
+        raise ConfigurationError(f"{origin}: has no content; add a text under content")
     kwargs = seed.get("kwargs")
     if kwargs is not None and not is_mapping(kwargs):
-        raise ConfigurationError(f"{place}: kwargs is not a mapping; write names with values, or remove it")
+        raise ConfigurationError(f"{origin}: kwargs is not a mapping; write names with values, or remove it")
     try:
         decode_json(json.dumps({**(kwargs or {})}, default=str))
     except (TypeError, *DECODE_ERRORS) as error:
         raise ConfigurationError(
-            f"{place}: kwargs can't be written as JSON: {decode_reason(error)}"
+            f"{origin}: kwargs can't be written as JSON: {decode_reason(error)}"
         ) from None
     id = seed.get("id")
     if id is not None and (not isinstance(id, str | int) or isinstance(id, bool) or not str(id).strip()):
-        raise ConfigurationError(f"{place}: id is neither a text nor a number")
+        raise ConfigurationError(f"{origin}: id is neither a text nor a number")
     named = {} if id is None else {"id": str(id)}
     return {**seed, "content": content, "kwargs": dict(kwargs or {}), **named}
 

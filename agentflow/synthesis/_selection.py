@@ -1,6 +1,7 @@
-"""Selection of the paths of a tree that questions are written about: candidates, scores, strategies."""
+"""Paths of a tree that questions are written about: candidates, scores and strategies; paths without wandering."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from difflib import get_close_matches
 from functools import cached_property
 from typing import TYPE_CHECKING, Final, TypeAlias, TypeGuard
@@ -8,6 +9,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias, TypeGuard
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from agentflow._typeguards import is_list
 from agentflow.errors import ConfigurationError, error_line
 from agentflow.settings import import_object
 from agentflow.text import content_word_pairs
@@ -137,12 +139,12 @@ def find_paths(tree: Tree, min_depth: int) -> tuple[list[EvidencePath], dict[str
     contents = {node.id: _content(node) for node in tree.nodes if _is_evidence(node)}
     ends = [_last_evidence(tree, leaf) for leaf in tree.leaves()]
     inner = {node.id for end in ends if end is not None for node in tree.path(end.id)[:-1]}
-    found: dict[str, EvidencePath] = {}
+    paths: dict[str, EvidencePath] = {}
     left_out = {"no evidence": 0, "part of another path": 0, "too short": 0}
     for end in ends:
         if end is None:
             left_out["no evidence"] += 1
-        elif end.id in inner or end.id in found:
+        elif end.id in inner or end.id in paths:
             left_out["part of another path"] += 1
         else:
             nodes = tree.path(end.id)[1:]
@@ -150,14 +152,14 @@ def find_paths(tree: Tree, min_depth: int) -> tuple[list[EvidencePath], dict[str
             if len(evidence) < min_depth:
                 left_out["too short"] += 1
                 continue
-            found[end.id] = EvidencePath(
+            paths[end.id] = EvidencePath(
                 leaf=end.id,
                 nodes=nodes,
                 evidence=evidence,
                 content=_NOTHING.union(*(contents[node.id] for node in evidence)),
                 words=sum(len(contents[node.id]) for node in evidence),
             )
-    ordered = sorted(found.values(), key=lambda path: [node.position for node in path.nodes])
+    ordered = sorted(paths.values(), key=lambda path: [node.position for node in path.nodes])
     return ordered, {why: count for why, count in left_out.items() if count}
 
 
@@ -178,18 +180,18 @@ def join_paths(tree: Tree, ends: Sequence[str], max_depth: int) -> tuple[Evidenc
     return path, Scale(max_depth, len(used)).score(path, _fresh(path, frozenset()))
 
 
-def similarity(one: Content, other: Content) -> float:
+def similarity(content: Content, other: Content) -> float:
     """Return the share of common content, from 0 to 1."""
-    common = len(one & other)
-    every = len(one) + len(other) - common
+    common = len(content & other)
+    every = len(content) + len(other) - common
     return common / every if every else 1.0
 
 
 def _content(node: Node) -> Content:
-    said = content_word_pairs(node.observation.text)
+    pairs = content_word_pairs(node.observation.text)
     # A picture counts as one item of content.
     pictures = node.observation.blobs
-    return said.union((blob.hash, "") for blob in pictures) if pictures else said
+    return pairs.union((blob.hash, "") for blob in pictures) if pictures else pairs
 
 
 def _is_evidence(node: Node) -> bool:
@@ -218,14 +220,14 @@ def _novelty(tree: Tree, paths: Sequence[EvidencePath], scale: Scale, config: "S
     """Prefer the most content that is neither repeated on the path nor in a selected path."""
 
     def pick(remaining: Sequence[EvidencePath], chosen: Sequence[EvidencePath]) -> tuple[EvidencePath, Score]:
-        known = frozenset[tuple[str, str]]().union(*(path.content for path in chosen))
-        return _best((path, scale.score(path, _fresh(path, known))) for path in remaining)
+        selected = frozenset[tuple[str, str]]().union(*(path.content for path in chosen))
+        return _best((path, scale.score(path, _fresh(path, selected))) for path in remaining)
 
     return pick
 
 
-def _fresh(path: EvidencePath, known: frozenset[tuple[str, str]]) -> float:
-    return (len(path.content) - len(path.content & known)) / max(1, path.words)
+def _fresh(path: EvidencePath, selected: frozenset[tuple[str, str]]) -> float:
+    return (len(path.content) - len(path.content & selected)) / max(1, path.words)
 
 
 def _documented(tree: Tree, paths: Sequence[EvidencePath], scale: Scale, config: "SynthesisConfig") -> Picker:
@@ -266,7 +268,7 @@ def _diverse(tree: Tree, paths: Sequence[EvidencePath], scale: Scale, config: "S
 
 def _best(rated: Iterable[tuple[EvidencePath, Score]]) -> tuple[EvidencePath, Score]:
     # `max` keeps the first of equals: ties are resolved by path order.
-    return max(rated, key=lambda one: one[1].total)
+    return max(rated, key=lambda rating: rating[1].total)
 
 
 BUILT_IN: Final[dict[str, Strategy]] = {"novelty": _novelty, "documented": _documented, "diverse": _diverse}
@@ -293,8 +295,8 @@ def find_strategy(name: str) -> Strategy:
     return _user(name, strategy)
 
 
-def _is_strategy(found: object) -> TypeGuard[UserStrategy]:
-    return callable(found)
+def _is_strategy(candidate: object) -> TypeGuard[UserStrategy]:
+    return callable(candidate)
 
 
 def _user(name: str, function: UserStrategy) -> Strategy:
@@ -302,18 +304,18 @@ def _user(name: str, function: UserStrategy) -> Strategy:
         tree: Tree, paths: Sequence[EvidencePath], scale: Scale, config: "SynthesisConfig"
     ) -> Picker:
         try:
-            said = list(function(tree, paths, config))
+            returned = list(function(tree, paths, config))
         except Exception as error:  # boundary: a user's code may raise anything
             raise ConfigurationError(
                 f"selection_strategy: {name}: raised {error_line(error)}; fix it"
             ) from error
-        ranked = _ranked(name, said, paths, scale)
+        ranked = _ranked(name, returned, paths, scale)
 
         def pick(
             remaining: Sequence[EvidencePath], chosen: Sequence[EvidencePath]
         ) -> tuple[EvidencePath, Score] | None:
             left = {path.leaf for path in remaining}
-            return next((one for one in ranked if one[0].leaf in left), None)
+            return next((choice for choice in ranked if choice[0].leaf in left), None)
 
         return pick
 
@@ -321,22 +323,92 @@ def _user(name: str, function: UserStrategy) -> Strategy:
 
 
 def _ranked(
-    name: str, said: list[int | float], paths: Sequence[EvidencePath], scale: Scale
+    name: str, returned: list[int | float], paths: Sequence[EvidencePath], scale: Scale
 ) -> list[tuple[EvidencePath, Score]]:
     """Return the paths in the order of a user's function."""
-    own = [(path, scale.score(path, _fresh(path, frozenset()))) for path in paths]
-    if any(isinstance(one, float) for one in said):
-        if len(said) != len(paths) or not all(0 <= one <= 100 for one in said):
+    scored_paths = [(path, scale.score(path, _fresh(path, frozenset()))) for path in paths]
+    if any(isinstance(value, float) for value in returned):
+        if len(returned) != len(paths) or not all(0 <= value <= 100 for value in returned):
             raise ConfigurationError(
-                f"selection_strategy: {name}: returned {len(said)} scores for {len(paths)} paths; give one from 0 to 100 for each"
+                f"selection_strategy: {name}: returned {len(returned)} scores for {len(paths)} paths; give one from 0 to 100 for each"
             )
         scored = [
-            (path, replace(score, total=float(one))) for (path, score), one in zip(own, said, strict=True)
+            (path, replace(score, total=float(value)))
+            for (path, score), value in zip(scored_paths, returned, strict=True)
         ]
-        return sorted(scored, key=lambda one: -one[1].total)
-    chosen = [index for index in said if type(index) is int and 0 <= index < len(paths)]
-    if len(chosen) != len(said) or len(set(chosen)) != len(chosen):
+        return sorted(scored, key=lambda value: -value[1].total)
+    chosen = [index for index in returned if type(index) is int and 0 <= index < len(paths)]
+    if len(chosen) != len(returned) or len(set(chosen)) != len(chosen):
         raise ConfigurationError(
             f"selection_strategy: {name}: returned neither distinct indices from 0 to {len(paths) - 1} nor scores"
         )
-    return [own[index] for index in chosen]
+    return [scored_paths[index] for index in chosen]
+
+
+_MIN_NAME = 3
+"""Length from which an argument can name something that another observation has shown."""
+
+
+def trimmed_path(tree: Tree, wanted: Collection[str]) -> tuple[str, ...]:
+    """Return the nodes of the tree that yield the observations of others, with their prerequisites, the root first.
+
+    A search that showed the name of a document precedes the call that reads it. A tool with state needs what was done before
+    on its branch.
+
+    :param wanted: ids of nodes.
+    """
+    positions = {node.id: position for position, node in enumerate(tree.nodes)}
+    needed = set[str]()
+    waiting = [node for node in tree.nodes if node.id in wanted]
+    unnamed: list[list[Node]] = []
+    while waiting or unnamed:
+        while waiting:
+            node = waiting.pop()
+            if node.id in needed or node.action is None:
+                continue
+            needed.add(node.id)
+            waiting += _earlier_calls(tree, node)
+            unnamed += _showing(tree, node)
+        unnamed = [showing for showing in unnamed if not any(call.id in needed for call in showing)]
+        if unnamed:
+            # One call may show several names; of equal ones, the first of the own branch.
+            counts = Counter(call.id for showing in unnamed for call in showing)
+            waiting.append(max(unnamed[0], key=lambda call: counts[call.id]))
+    return (tree.nodes[0].id, *sorted(needed, key=positions.__getitem__))
+
+
+def _earlier_calls(tree: Tree, node: Node) -> Iterator[Node]:
+    """Yield the calls on whose files, variables or pages a call without sources may depend."""
+    if node.observation.sources or node.action is None:
+        return
+    family = node.action.tool.partition("_")[0]
+    for call in tree.path(node.id)[:-1]:
+        if call.action is not None and call.action.tool.startswith(f"{family}_"):
+            yield call
+
+
+def _showing(tree: Tree, node: Node) -> Iterator[list[Node]]:
+    """Yield, for each name in the arguments of a call, the earlier calls that show it; those of its branch come first."""
+    branch = tree.path(node.id)[:-1]
+    others = tree.nodes[: tree.nodes.index(node)] if node.observation.sources else ()
+    elsewhere = [call for call in others if call.observation.sources and call not in branch]
+    for name in _names(node):
+        showing = [call for call in (*branch, *elsewhere) if call.action is not None and _shows(call, name)]
+        if showing:
+            yield showing
+
+
+def _names(node: Node) -> Iterator[str]:
+    """Yield the arguments of a call that may name something, other than words to search for."""
+    for name, value in (node.action.arguments if node.action is not None else {}).items():
+        values: Sequence[object] = value if is_list(value) else (value,)
+        if name not in ("query", "queries", "q", "goal"):
+            yield from (text for text in values if isinstance(text, str) and len(text) >= _MIN_NAME)
+
+
+def _shows(node: Node, name: str) -> bool:
+    if node.verdict is Verdict.ERROR:
+        return False
+    return (
+        any(source.document == name for source in node.observation.sources) or name in node.observation.text
+    )

@@ -7,7 +7,7 @@ from msgspec.structs import replace
 
 from agentflow.synthesis._config import SynthesisConfig
 from agentflow.synthesis._seed_result import CitedSpan, SeedResult, Trajectory
-from agentflow.synthesis._selection import EvidencePath, Score, join_paths, select
+from agentflow.synthesis._selection import join_paths, select
 from agentflow.tasks import VerifiableTask
 from agentflow.trace import Node, Seed, Tree
 
@@ -45,11 +45,11 @@ def with_paths(result: SeedResult, tree: Tree, config: SynthesisConfig) -> SeedR
     if not solved:
         return result
     selection = select(tree, config)
-    chosen = [_trajectory(tree, path, score) for path, score in selection.chosen]
+    chosen = [Trajectory.of(tree, path, score) for path, score in selection.chosen]
     for task in solved:
         if _path_of(task, chosen) is None:
             path, score = join_paths(tree, task.sources, config.max_depth)
-            chosen.append(replace(_trajectory(tree, path, score), joined=True))
+            chosen.append(Trajectory.of(tree, path, score, joined=True))
     return replace(result, trajectories=tuple(chosen), left_out=selection.left_out)
 
 
@@ -89,21 +89,17 @@ def _path_of(task: VerifiableTask, paths: Sequence[Trajectory]) -> Trajectory | 
     return next((path for path in paths if set(task.sources) <= set(path.nodes)), None)
 
 
-def _trajectory(tree: Tree, path: EvidencePath, score: Score) -> Trajectory:
-    return Trajectory(id=path.id, nodes=(tree.nodes[0].id, *(node.id for node in path.nodes)), score=score)
-
-
 def _steps(task: VerifiableTask, node: Node) -> list[dict[str, object]]:
     """Return the steps: what is needed, its solution, its result."""
     assert node.action is not None  # sources are actions
     text = node.observation.text[:_MAX_QUOTE]
     cited = CitedSpan(node_id=node.id, quote=text, start=0, end=len(text))
-    said = (
+    statements = (
         f"The question needs a result of the tool {node.action.tool}.",
         f"It is computed by: {_solution(task)}",
         "Its result is the answer.",
     )
-    return [{"step": step, "citations": [cited] if step is said[-1] else []} for step in said]
+    return [{"step": step, "citations": [cited] if step is statements[-1] else []} for step in statements]
 
 
 def _solution(task: VerifiableTask) -> str:

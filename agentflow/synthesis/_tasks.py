@@ -9,8 +9,8 @@ import msgspec
 from msgspec.structs import replace
 
 from agentflow.actors import together
+from agentflow.engine import BranchSandboxes
 from agentflow.errors import ConfigurationError
-from agentflow.growth import BranchSandboxes
 from agentflow.journal import Page, Run
 from agentflow.runs import sandbox_settings
 from agentflow.sandbox import Sandbox
@@ -115,7 +115,7 @@ def _document_pictures(config: SynthesisConfig, team: Team, run: Run) -> TaskKin
             raise ConfigurationError(
                 f"tasks: document needs a {role} that sees pictures; set {role}_model to a model with vision=true"
             )
-    return DocumentPictures(team, derivation_settings(config), put_blob=run.put_blob, blob=run.blob)
+    return DocumentPictures(team, derivation_settings(config), run.blobs)
 
 
 def derivation_settings(config: SynthesisConfig) -> DerivationSettings:
@@ -167,18 +167,18 @@ async def measure_difficulty(
     kept: list[VerifiableTask] = []
     triaged: list[TriagedTask] = []
     attempts: list[PairAttempts] = []
-    for task, (own, _) in zip(result.tasks, made, strict=True):
-        if not own:
+    for task, (task_attempts, _) in zip(result.tasks, made, strict=True):
+        if not task_attempts:
             kept.append(task)
             continue
-        difficulty = Difficulty.of(own)
+        difficulty = Difficulty.of(task_attempts)
         measured = replace(task, difficulty=msgspec.to_builtins(difficulty))
         reason = difficulty.triage(settings.window)
         if reason is not None:
             triaged.append(TriagedTask(measured, reason))
             continue
         kept.append(measured)
-        attempts.append(PairAttempts(task.id, own))
+        attempts.append(PairAttempts(task.id, task_attempts))
     return replace(
         result,
         tasks=tuple(kept),

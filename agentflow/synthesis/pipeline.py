@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from dataclasses import replace as replace_fields
@@ -14,8 +14,17 @@ import msgspec
 from msgspec.structs import replace
 
 from agentflow.actors import ChildSpec, Restart
+from agentflow.engine import (
+    BranchSandboxes,
+    EngineContext,
+    EpisodeEngine,
+    EpisodeSettings,
+    Grower,
+    PlannerPort,
+    with_observations,
+    without_observations,
+)
 from agentflow.errors import ConfigurationError, ErrorKind, error_line
-from agentflow.growth import BranchSandboxes, Grower, PlannerPort, with_observations, without_observations
 from agentflow.journal import NewSeed, Page, Run
 from agentflow.models import Model, ModelSettings
 from agentflow.runs import (
@@ -35,21 +44,26 @@ from agentflow.runs import (
 )
 from agentflow.sandbox import Sandbox
 from agentflow.synthesis._attempts import AttemptMaker
-from agentflow.synthesis._config import SynthesisConfig
+from agentflow.synthesis._config import SynthesisConfig, load_config
 from agentflow.synthesis._control import ControlServer, StatusOutput
 from agentflow.synthesis._display import render_report, render_result, show_while, status_table
 from agentflow.synthesis._files import write_files
-from agentflow.synthesis._journalled_calls import AlternativeSearch, keys_to_keep, replies_on
-from agentflow.synthesis._progress import SynthesisProgress, SynthesisStatus
-from agentflow.synthesis._questions import DraftSource, write_questions
-from agentflow.synthesis._repeated_calls import CallRepeater
-from agentflow.synthesis._report import Report
+from agentflow.synthesis._questions import (
+    DraftSource,
+    PageSearch,
+    TreeCalls,
+    keys_to_keep,
+    replies_on,
+    search_tool,
+    write_questions,
+)
+from agentflow.synthesis._report import Report, SynthesisProgress, SynthesisStatus
 from agentflow.synthesis._seed_result import SeedResult
 from agentflow.synthesis._seeds import Seeds, new_seeds, seeds_for
 from agentflow.synthesis._task_pairs import with_paths
 from agentflow.synthesis._tasks import derive_tasks, solution_kind, task_kind
 from agentflow.tasks import TaskKind, TaskVerifiers
-from agentflow.team import EpisodeSettings, ObservationLimits, Team, ToolAgent
+from agentflow.team import ROLES, ObservationLimits, Team, ToolAgent
 from agentflow.telemetry import record_score
 from agentflow.trace import Seed, Tree
 
@@ -62,10 +76,12 @@ __all__ = [
     "SynthesisPipeline",
     "SynthesisRun",
     "SynthesisStatus",
+    "asynthesize",
     "new_seeds",
     "render_report",
     "seeds_for",
     "status_table",
+    "synthesize",
 ]
 
 # Plain: its line is readable in programs that configure no logging.
@@ -116,6 +132,48 @@ class SynthesisPipeline:
         if report.why_empty and screen is None:
             _logger.warning("nothing was written to %s: %s", run.directory.folder, report.why_empty)
         return report
+
+
+def synthesize(
+    *,
+    config_path: str | PathLike[str] | None = None,
+    seeds: Seeds | None = None,
+    overrides: Iterable[str] = (),
+    progress: bool = True,
+) -> None:
+    """Grow trees from seeds and write question-answer pairs. The same call resumes a run that ended early.
+
+    It also works inside a running event loop, as in a notebook. In a terminal or a notebook it shows its progress with the
+    newest pairs, and at the end the counts and some pairs, or the reason that there are none; elsewhere it prints nothing.
+
+    :param config_path: settings file, JSON or YAML.
+    :param seeds: a file of seeds, one seed, or a list of them; `None`: those of the settings.
+    :param overrides: `key=value` settings that override the file.
+    :param progress: false shows nothing in any case.
+    :raises ConfigurationError: one line, if something can't be used; nothing was begun.
+    :raises RunStopped: if it ended early; the same call resumes it.
+
+    Example::
+
+        synthesize(seeds=["Explore the harbour"], overrides=["output_dir=my_output"])
+    """
+    run_sync(asynthesize, config_path=config_path, seeds=seeds, overrides=overrides, progress=progress)
+
+
+async def asynthesize(
+    *,
+    config_path: str | PathLike[str] | None = None,
+    seeds: Seeds | None = None,
+    overrides: Iterable[str] = (),
+    progress: bool = True,
+) -> Report:
+    """Grow trees from seeds, write question-answer pairs and return the report on them. See `synthesize`.
+
+    Example::
+
+        report = await asynthesize(config_path="config.yaml")
+    """
+    return await SynthesisPipeline(load_config(config_path, overrides)).arun(seeds, progress=progress)
 
 
 _OUTAGES = frozenset({ErrorKind.UNAVAILABLE, ErrorKind.BUSY, ErrorKind.TIMEOUT})
@@ -197,7 +255,7 @@ class SynthesisRun(SupervisedRun[SynthesisConfig, SynthesisProgress]):
     async def _write_files(self, run: Run) -> None:
         folder, dropped = self.directory.folder, self.chosen.dropped
         self.report = await write_files(
-            results_of(run), folder, self.config, dropped_tools=dropped, read_blob=run.blob
+            results_of(run), folder, self.config, dropped_tools=dropped, read_blob=run.blobs.read
         )
 
     @property
@@ -236,14 +294,9 @@ class SynthesisRun(SupervisedRun[SynthesisConfig, SynthesisProgress]):
     async def _grow(self, run: Run, sandbox: Sandbox) -> None:
         models = await self._open_models(run, self._models)
         team = Team(
-            planner=models["planner"],
-            generator=models["generator"],
-            reader=models["reader"],
-            learner=models.get("learner"),
-            verifier=models.get("verifier"),
+            {role: model for role, model in models.items() if role in ROLES},
+            blobs=run.blobs,
             verify=self.config.verifier,
-            put_blob=run.put_blob,
-            blob=run.blob,
             observations=ObservationLimits(
                 each=self.config.max_observation_chars, total=self.config.max_evidence_chars
             ),
@@ -274,16 +327,13 @@ class SynthesisRun(SupervisedRun[SynthesisConfig, SynthesisProgress]):
         )
         spec = ChildSpec(id="sandboxes", start=lambda: pool, restart=Restart.TRANSIENT, shutdown=30)
         await start_child(self._supervisor, spec)
-        agent = ToolAgent(
-            model=model,
+        engine = EpisodeEngine(
+            agent=ToolAgent(model, run.blobs),
             tools=self.chosen.tools,
             settings=EpisodeSettings(max_turns=self.config.difficulty.max_turns),
-            put_blob=run.put_blob,
-            blob=run.blob,
-            prices=self.config.model_for("agent").known_prices,
-            gate=self._gate.run,
+            context=EngineContext(gate=self._gate.run),
         )
-        return AttemptMaker(agent=agent, fresh=pool.fresh)
+        return AttemptMaker(engine=engine, fresh=pool.fresh)
 
     async def _seed_worker(
         self, run: Run, sandbox: Sandbox, team: Team, agent: AttemptMaker | None
@@ -298,31 +348,29 @@ class SynthesisRun(SupervisedRun[SynthesisConfig, SynthesisProgress]):
             sandboxes=sandboxes,
             observer=self._progress.count_node,
         )
-        search = None
-        if self.config.search_alternatives:
-            search = AlternativeSearch(sandbox, self.chosen.tools, team.executor)
-        opens = solution_kind(self.config, sandboxes, team)
-        if opens is None:
-            kind = await task_kind(self.config, sandbox, sandboxes, team, run)
-        else:
-            kind = await open_supervised(self._supervisor, "tasks", opens)
-        guard = self._answer_guard()
+        search = search_tool(self.chosen.tools) if self.config.search_alternatives else None
+        kind = None
+        if self.config.task_kind is not None:
+            opens = solution_kind(self.config, sandboxes, team)
+            if opens is None:
+                kind = await task_kind(self.config, sandbox, sandboxes, team, run)
+            else:
+                kind = await open_supervised(self._supervisor, "tasks", opens)
         return self._worker_type(
-            run,
-            grower,
-            team,
-            self.config,
-            self._progress,
-            sandboxes.stateful,
-            kind,
-            search,
-            CallRepeater(sandboxes, team.executor),
-            agent,
-            guard,
+            run=run,
+            grower=grower,
+            team=team,
+            config=self.config,
+            progress=self._progress,
+            sandboxes=sandboxes,
+            kind=kind,
+            search_tool=search,
+            agent=agent,
+            guard=self._answer_guard(),
         )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class TreeWorker:
     """Grows the tree of a seed and writes questions about it."""
 
@@ -331,17 +379,16 @@ class TreeWorker:
     team: Team
     config: SynthesisConfig
     progress: SynthesisProgress
-    stateful: bool
+    sandboxes: BranchSandboxes
     kind: TaskKind | None
-    search: AlternativeSearch | None
-    repeater: CallRepeater
+    search_tool: str | None
     agent: AttemptMaker | None
     guard: AnswerGuard
 
     @property
     def concurrency(self) -> int:
         """Number of trees whose branches all fit into `max_sandboxes`."""
-        if not self.stateful:
+        if not self.sandboxes.stateful:
             return STATELESS_CONCURRENCY
         return max(1, self.config.max_sandboxes // self.grower.settings.width)
 
@@ -350,7 +397,7 @@ class TreeWorker:
 
         async def work(page: Page) -> tuple[SeedResult, RoleReplies]:
             tree = await self.grower.grow(seed, page)
-            write = self.write if self.kind is None else partial(self._derive, self.kind)
+            write = self._write if self.kind is None else partial(self._derive, self.kind)
             result = await write(tree, page)
             return replace(result, tree=without_observations(tree)), replies_on(page)
 
@@ -368,24 +415,25 @@ class TreeWorker:
         derived = await derive_tasks(tree, kind, page, self.config.difficulty, tries)
         return with_paths(derived, tree, self.config)
 
-    async def write(self, tree: Tree, page: Page) -> SeedResult:
-        """Write questions about a tree."""
-        return await self.check(tree, page, None)
-
-    async def check(self, tree: Tree, page: Page, drafts: DraftSource | None) -> SeedResult:
-        """Check drafts about a tree; `None`: have some written."""
-        search = None if self.search is None else self.search.on(page)
-        agent = None if self.agent is None else replace_fields(self.agent, kwargs=tree.seed.kwargs)
+    async def _write(self, tree: Tree, page: Page) -> SeedResult:
+        """Write questions about a tree, or check those of `drafts`."""
+        executor, search = self.team.executor, None
+        if self.search_tool is not None:
+            search = PageSearch(self.sandboxes.base, executor, self.search_tool, page)
         return await write_questions(
             tree,
             self.config,
             self.team,
             page,
             search=search,
-            repeated=self.repeater.on(tree, page),
-            agent=agent,
-            drafts=drafts,
+            repeated=TreeCalls(self.sandboxes, executor, tree, page),
+            agent=None if self.agent is None else replace_fields(self.agent, kwargs=tree.seed.kwargs),
+            drafts=self.drafts(tree),
         )
+
+    def drafts(self, tree: Tree) -> DraftSource | None:
+        """Return the source of the drafts about a tree; `None`: a model writes them."""
+        return None
 
     def _count(self, result: SeedResult) -> None:
         """Count what was derived from a tree, and show it."""

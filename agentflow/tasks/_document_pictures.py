@@ -58,11 +58,11 @@ from agentflow.tasks._derivation import (
     rejected,
 )
 from agentflow.tasks._verifiers import AnswerVerifier
-from agentflow.team import PutBlob, ReadBlob
 from agentflow.text import contains_phrase
 from agentflow.trace import (
     Action,
     Blob,
+    BlobStore,
     InstructionRequest,
     Node,
     Region,
@@ -126,17 +126,13 @@ class PictureRoles(Protocol):
 class DocumentPictures(AnswerVerifier):
     """Tasks whose answer only a region of a picture shows. See docs/tasks.md."""
 
-    def __init__(
-        self, roles: PictureRoles, settings: DerivationSettings, *, put_blob: PutBlob, blob: ReadBlob
-    ) -> None:
+    def __init__(self, roles: PictureRoles, settings: DerivationSettings, blobs: BlobStore) -> None:
         """:param roles: roles with vision.
-        :param put_blob: stores the region and the covered picture of each task.
-        :param blob: reads pictures.
+        :param blobs: has the pictures, and gets the region and the covered picture of each task.
         """
         self._roles = roles
         self._settings = settings
-        self._put_blob = put_blob
-        self._blob = blob
+        self._blobs = blobs
 
     async def derive(self, tree: Tree, page: Page) -> DerivedTasks:
         """Derive tasks from the pictures in the observations of a tree.
@@ -144,7 +140,7 @@ class DocumentPictures(AnswerVerifier):
         :raises RunStopped: if the run can't continue.
         """
         calls = TaskCalls(page, KIND)
-        writer = _PictureTaskWriter(tree, calls, self._roles, self._settings, self._put_blob, self._blob)
+        writer = _PictureTaskWriter(tree, calls, self._roles, self._settings, self._blobs)
         await writer.work()
         return DerivedTasks(tasks=tuple(writer.tasks), rejected=tuple(writer.rejected), usage=calls.usage)
 
@@ -195,13 +191,11 @@ class _PictureTaskWriter(TaskWriter):
         calls: TaskCalls,
         roles: PictureRoles,
         settings: DerivationSettings,
-        put_blob: PutBlob,
-        blob: ReadBlob,
+        blobs: BlobStore,
     ) -> None:
         super().__init__(KIND, tree, calls, settings)
         self._roles = roles
-        self._put_blob = put_blob
-        self._blob = blob
+        self._blobs = blobs
         self._pictures = list(_pictures(tree))
         self._texts = [
             node.observation.text
@@ -261,11 +255,11 @@ class _PictureTaskWriter(TaskWriter):
         await self.instruct(key, partial(self._write, shown, others, views.crop, views.masked))
 
     async def _views(self, shown: _ShownFact) -> _StoredViews:
-        views = await views_of(await self._blob(shown.picture.blob.hash), shown.fact.region)
+        views = await views_of(await self._blobs.read(shown.picture.blob.hash), shown.fact.region)
         if views is None:
             return _StoredViews()
         return _StoredViews(
-            await self._put_blob(views.crop, "image/png"), await self._put_blob(views.masked, "image/png")
+            await self._blobs.put(views.crop, "image/png"), await self._blobs.put(views.masked, "image/png")
         )
 
     async def _write(

@@ -6,8 +6,8 @@ from functools import partial
 from msgspec import Struct
 
 from agentflow.actors import together
+from agentflow.engine import BranchSandboxes, ExecutorPort
 from agentflow.errors import ErrorKind, ToolFailure
-from agentflow.growth import BranchSandboxes, ExecutorPort
 from agentflow.journal import Page
 from agentflow.sandbox import Sandbox
 from agentflow.tasks._contract import (

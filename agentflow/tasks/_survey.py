@@ -5,8 +5,8 @@ from itertools import pairwise
 
 from msgspec import Struct
 
+from agentflow.engine import BranchSandboxes, ExecutorPort
 from agentflow.errors import ErrorKind, ToolFailure
-from agentflow.growth import BranchSandboxes, ExecutorPort
 from agentflow.sandbox import Sandbox
 from agentflow.tasks._states import State, StateCondition, StateReader
 from agentflow.telemetry import silent_spans

@@ -10,8 +10,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from agentflow._typeguards import is_object
+from agentflow.engine import BranchSandboxes, Prepare
 from agentflow.errors import ConfigurationError, ToolFailure
-from agentflow.growth import BranchSandboxes
 from agentflow.journal import Page
 from agentflow.sandbox import Sandbox, SandboxSettings, Tool
 from agentflow.scoring import Scored
@@ -24,8 +24,16 @@ from agentflow.tasks._state_tasks import StateVerifier
 from agentflow.tasks._states import StateReader
 from agentflow.tasks._terminal import TerminalState
 from agentflow.tasks._verifiers import AnswerVerifier, ProgramVerifier, QueryVerifier
-from agentflow.team import Prepare, call_tool
-from agentflow.trace import Action, ActionOutcome, Blob, Episode, Failure, Task, TaskVerdict
+from agentflow.team import call_tool
+from agentflow.trace import (
+    Action,
+    ActionOutcome,
+    Episode,
+    Failure,
+    MemoryBlobStore,
+    Task,
+    TaskVerdict,
+)
 from mcp_servers import load_backend
 
 VERDICT: Final = "verdict"
@@ -169,11 +177,7 @@ class _DirectExecutor:
     """Calls tools; images are not kept."""
 
     async def act(self, sandbox: Sandbox, action: Action) -> ActionOutcome:
-        return await call_tool(sandbox, action, _forget)
-
-
-async def _forget(data: bytes, mime: str) -> Blob:
-    return Blob.of(data, mime)
+        return await call_tool(sandbox, action, MemoryBlobStore())
 
 
 @asynccontextmanager

@@ -5,7 +5,9 @@ process ids, durations, modification times, memory addresses, names of temporary
 """
 
 import re
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import partial
 from itertools import islice
 from typing import Any, TypeAlias
@@ -17,13 +19,13 @@ from agentflow.errors import ErrorKind, RunStopped, StopCause, ToolFailure
 from agentflow.models import Model
 from agentflow.sandbox import Image, Sandbox, TextContent, ToolResult
 from agentflow.team._messages import command_messages
-from agentflow.team._model_calls import answer_request, watch_tool_models
-from agentflow.team._pool import Role, WorkerCrashed, in_worker
+from agentflow.team._pool import Role, WorkerCrashed, answer_request, in_worker
 from agentflow.team._schemas import command_schema, drop_unused_nulls
 from agentflow.trace import (
     Action,
     ActionOutcome,
     Blob,
+    BlobStore,
     Command,
     CommandRequest,
     Failure,
@@ -31,13 +33,12 @@ from agentflow.trace import (
     Reply,
     SourceSpan,
     Text,
+    Usage,
 )
 
 Json: TypeAlias = Any
 """A JSON value."""
 Data: TypeAlias = Mapping[str, Json]
-PutBlob: TypeAlias = Callable[[bytes, str], Awaitable[Blob]]
-"""Stores bytes of a MIME type as a blob."""
 RETRIES = 3
 PAUSE = Backoff(initial=0.2, factor=2.0, maximum=2.0)
 SERVER_SECONDS = 60.0
@@ -51,15 +52,15 @@ class Executor(Role):
     See docs/team.md.
     """
 
-    def __init__(self, put_blob: PutBlob, model: Model, *, workers: int) -> None:
+    def __init__(self, blobs: BlobStore, model: Model, *, workers: int) -> None:
         """Create the role.
 
-        :param put_blob: stores images that tools return.
+        :param blobs: store of the images that tools return.
         :param model: model that writes the arguments of calls.
         :param workers: maximum number of workers.
         """
         super().__init__("executors", workers=workers)
-        self._put_blob = put_blob
+        self._blobs = blobs
         self._model = model
 
     async def act(self, sandbox: Sandbox, action: Action) -> ActionOutcome:
@@ -69,7 +70,7 @@ class Executor(Role):
     async def _act(self, sandbox: Sandbox, action: Action) -> ActionOutcome:
         try:
             return await self.pool.ask(
-                lambda clock: call_tool(sandbox, action, self._put_blob, clock),
+                lambda clock: call_tool(sandbox, action, self._blobs, clock),
                 again=partial(is_repeatable, sandbox, action),
             )
         except WorkerCrashed as crash:
@@ -93,7 +94,7 @@ class Executor(Role):
 
 
 async def call_tool(
-    sandbox: Sandbox, action: Action, put_blob: PutBlob, clock: Clock = SYSTEM_CLOCK
+    sandbox: Sandbox, action: Action, blobs: BlobStore, clock: Clock = SYSTEM_CLOCK
 ) -> ActionOutcome:
     """Call a tool; a failed call is an outcome with its partial output. Images go to the blob store.
 
@@ -107,7 +108,7 @@ async def call_tool(
         raise models.stopped
     failure = None if result.error is None else Failure(result.error.kind, result.error.message)
     return ActionOutcome(
-        observation=await _observation(result, put_blob),
+        observation=await _observation(result, blobs),
         failure=failure,
         trouble="" if failure is not None else trouble_of(result.data),
         lost=result.data.get("state_lost") is True,
@@ -148,13 +149,13 @@ async def _call(sandbox: Sandbox, action: Action, clock: Clock) -> ToolResult:
         await clock.sleep(PAUSE.delay(failures))
 
 
-async def _observation(result: ToolResult, put_blob: PutBlob) -> Observation:
+async def _observation(result: ToolResult, blobs: BlobStore) -> Observation:
     shown: list[Text | Blob] = []
     for part in result.parts:
         if isinstance(part, TextContent):
             shown.append(Text(part.text))
         elif isinstance(part, Image):
-            shown.append(await put_blob(part.data, part.mime))
+            shown.append(await blobs.put(part.data, part.mime))
     if not any(isinstance(part, Text) for part in shown):
         text = observed_text(result.data)
         if text:
@@ -479,3 +480,39 @@ def _titled(title: str, text: str) -> str:
 def _joined(*pieces: str) -> str:
     """Join the non-empty pieces by newlines."""
     return "\n".join(piece.rstrip() for piece in pieces if piece.strip())
+
+
+class ToolModels:
+    """Use of models inside one tool call."""
+
+    def __init__(self) -> None:
+        self.usage = Usage()
+        """Their usage."""
+        self.stopped: RunStopped | None = None
+        """Reason that one could not answer and the run, or its seed, can't continue: the result of the call is void."""
+
+
+_TOOL_MODELS: ContextVar[ToolModels | None] = ContextVar("agentflow_tool_models", default=None)
+
+
+@contextmanager
+def watch_tool_models() -> Generator[ToolModels]:
+    """Watch the models inside tools, including in tasks started within the block."""
+    watched = ToolModels()
+    token = _TOOL_MODELS.set(watched)
+    try:
+        yield watched
+    finally:
+        _TOOL_MODELS.reset(token)
+
+
+def count_usage(usage: Usage) -> None:
+    """Add the usage of a model inside a tool, if it is watched."""
+    if (watched := _TOOL_MODELS.get()) is not None:
+        watched.usage += usage
+
+
+def void_call(stopped: RunStopped) -> None:
+    """Void the tool call in which a model can't answer, if it is watched."""
+    if (watched := _TOOL_MODELS.get()) is not None:
+        watched.stopped = stopped

@@ -13,10 +13,15 @@ from agentflow.questions import (
     RepairRequest,
     ShownDocument,
 )
-from agentflow.team._document_messages import image_fact_messages, proposal_messages, repair_messages
-from agentflow.team._messages import look_messages, solution_messages, summary_messages
-from agentflow.team._model_calls import ReadBlob, answer_request, visible_images
-from agentflow.team._pool import Role, in_worker
+from agentflow.team._messages import (
+    image_fact_messages,
+    look_messages,
+    proposal_messages,
+    repair_messages,
+    solution_messages,
+    summary_messages,
+)
+from agentflow.team._pool import Role, answer_request, in_worker
 from agentflow.team._rendering import (
     Images,
     bullets,
@@ -27,8 +32,10 @@ from agentflow.team._rendering import (
     prompt,
     system,
     user,
+    visible_images,
 )
 from agentflow.trace import (
+    BlobStore,
     Failure,
     IndependentSolution,
     IndependentSolutionRequest,
@@ -142,16 +149,16 @@ class Generator(Role):
     See docs/team.md.
     """
 
-    def __init__(self, model: Model, read_blob: ReadBlob, *, workers: int) -> None:
+    def __init__(self, model: Model, blobs: BlobStore, *, workers: int) -> None:
         """Create the role.
 
         :param model: model that writes.
-        :param read_blob: reads images for a model with vision.
+        :param blobs: store of images, for a model with vision.
         :param workers: maximum number of workers.
         """
         super().__init__("generators", workers=workers)
         self._model = model
-        self._read_blob = read_blob
+        self._blobs = blobs
 
     @in_worker
     async def propose_questions(self, request: ProposalRequest) -> Reply[QuestionProposal]:
@@ -168,7 +175,7 @@ class Generator(Role):
     @in_worker
     async def list_image_facts(self, request: ImageFactsRequest) -> Reply[ImageFacts]:
         """List the facts that an image shows."""
-        images = await visible_images(self._model, [request.image], self._read_blob)
+        images = await visible_images(self._model, [request.image], self._blobs)
         messages = image_fact_messages(request, images)
         return await answer_request(self._model, request, ImageFacts, messages, role="generator")
 
@@ -177,14 +184,14 @@ class Generator(Role):
         """Check whether an image shows what a draft quotes from it."""
         if not self._model.vision:
             return Reply(failure=Failure(ModelFailureKind.BAD_REQUEST, "the generator's model has no vision"))
-        messages = look_messages(request, await self._read_blob(request.picture.hash))
+        messages = look_messages(request, await self._blobs.read(request.picture.hash))
         return await answer_request(self._model, request, Look, messages, role="generator")
 
     @in_worker
     async def solve(self, request: SolutionRequest) -> Reply[Solution]:
         """Answer a task from its memory, with the derivation."""
         images = episode_images(request.images, request.memory.turns)
-        messages = solution_messages(request, await visible_images(self._model, images, self._read_blob))
+        messages = solution_messages(request, await visible_images(self._model, images, self._blobs))
         return await answer_request(self._model, request, Solution, messages, role="generator")
 
     @in_worker
@@ -214,5 +221,5 @@ class Generator(Role):
 
     async def _images(self, documents: tuple[ShownDocument, ...]) -> Images:
         return await visible_images(
-            self._model, (blob for each in documents for blob in each.images), self._read_blob
+            self._model, (blob for each in documents for blob in each.images), self._blobs
         )

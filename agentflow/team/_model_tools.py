@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from agentflow.errors import ErrorKind, RunStopped, ToolFailure
 from agentflow.models import Call, Message, Model, TextPart, ask_model
 from agentflow.sandbox import Backend, Session, tool
-from agentflow.team._model_calls import count_usage, void_call
+from agentflow.team._executor import count_usage, void_call
 from agentflow.team._rendering import cut, json_text, prompt, system, user
 from agentflow.team._schemas import answer_schema
 from mcp_servers import CallContext

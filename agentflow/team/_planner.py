@@ -6,13 +6,12 @@ from msgspec.structs import replace
 
 from agentflow.models import Model
 from agentflow.team._messages import analysis_messages, plan_messages, step_messages
-from agentflow.team._model_calls import ReadBlob, answer_request, visible_images
-from agentflow.team._observations import ObservationLimits
-from agentflow.team._pool import Role, in_worker
-from agentflow.team._rendering import episode_images
+from agentflow.team._pool import Role, answer_request, in_worker
+from agentflow.team._rendering import ObservationLimits, episode_images, visible_images
 from agentflow.team._schemas import decided_schema, drop_unused_nulls, plan_schema, step_schema
 from agentflow.trace import (
     AnalysisRequest,
+    BlobStore,
     DecidedStep,
     DecisionRequest,
     NextStep,
@@ -35,7 +34,7 @@ class Planner(Role):
         self,
         model: Model,
         analyst: Model,
-        read_blob: ReadBlob,
+        blobs: BlobStore,
         *,
         short_prompts: bool,
         workers: int,
@@ -45,7 +44,7 @@ class Planner(Role):
 
         :param model: model that plans.
         :param analyst: model that analyses questions.
-        :param read_blob: reads images for models with vision.
+        :param blobs: store of images, for models with vision.
         :param short_prompts: see `Team`.
         :param workers: maximum number of workers.
         :param observations: room for observations in a prompt.
@@ -53,7 +52,7 @@ class Planner(Role):
         super().__init__("planners", workers=workers)
         self._model = model
         self._analyst = analyst
-        self._read_blob = read_blob
+        self._blobs = blobs
         self._observations = observations
         self._short_prompts = short_prompts
 
@@ -63,7 +62,7 @@ class Planner(Role):
         if not request.tools or request.count < 1:
             return Reply(value=Plan(()))
         images = (blob for step in request.path for blob in step.images)
-        visible = await visible_images(self._model, images, self._read_blob)
+        visible = await visible_images(self._model, images, self._blobs)
         messages = plan_messages(request, visible, self._observations)
         schema = plan_schema(request.tools, request.count)
         reply = await answer_request(self._model, request, Plan, messages, role="planner", schema=schema)
@@ -81,7 +80,7 @@ class Planner(Role):
     @in_worker
     async def analyse(self, request: AnalysisRequest) -> Reply[QueryAnalysis]:
         """Analyse a question before the first turn."""
-        images = await visible_images(self._analyst, request.images, self._read_blob)
+        images = await visible_images(self._analyst, request.images, self._blobs)
         messages = analysis_messages(request, images)
         return await answer_request(self._analyst, request, QueryAnalysis, messages, role="analyst")
 
@@ -105,4 +104,4 @@ class Planner(Role):
 
     async def _images(self, request: NextStepRequest) -> Mapping[str, bytes]:
         images = episode_images(request.images, request.memory.turns)
-        return await visible_images(self._model, images, self._read_blob)
+        return await visible_images(self._model, images, self._blobs)

@@ -5,9 +5,10 @@ import math
 from collections import deque
 from collections.abc import Awaitable, Callable
 from functools import wraps
-from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar
 
 import anyio
+import msgspec
 
 from agentflow.actors import (
     Actor,
@@ -19,9 +20,12 @@ from agentflow.actors import (
     Restart,
     SupervisorGone,
 )
+from agentflow.engine import EffectGate, run_now
 from agentflow.errors import ModelFailureKind, RunStopped, StopCause
+from agentflow.models import Call, Message, Model, ask_model
+from agentflow.team._schemas import answer_schema
 from agentflow.telemetry import carry_trace, current_trace, role_operation
-from agentflow.trace import Failure, Reply
+from agentflow.trace import Failure, Reply, Request
 
 if TYPE_CHECKING:
     from types import CoroutineType
@@ -31,6 +35,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 S = TypeVar("S", bound="Role")
 T = TypeVar("T")
+A = TypeVar("A", bound=msgspec.Struct)
 
 MAX_MESSAGE_CHARS = 500
 MAX_CONCURRENT_STARTS = 8
@@ -38,19 +43,6 @@ MAX_CONCURRENT_STARTS = 8
 
 Work = Callable[[Clock], Awaitable[R]]
 """Work for a worker, given the worker's clock."""
-
-
-class EffectGate(Protocol):
-    """Runs an effect as soon as it is allowed, for example once a paused run is resumed."""
-
-    async def __call__(self, effect: Callable[[], Awaitable[T]], /) -> T:
-        """Run the effect and return its result."""
-        ...
-
-
-async def run_now(effect: Callable[[], Awaitable[T]], /) -> T:
-    """Run an effect immediately. Implements `EffectGate`."""
-    return await effect()
 
 
 class WorkerCrashed(Exception):
@@ -253,3 +245,26 @@ def in_worker(
         return await self.gate(answer)
 
     return ask
+
+
+async def answer_request(
+    model: Model,
+    request: Request[A],
+    answer: type[A],
+    messages: tuple[Message, ...],
+    *,
+    role: str,
+    schema: dict[str, Any] | None = None,
+) -> Reply[A]:
+    """Have a model answer a request to a role.
+
+    :param answer: the type of the answer.
+    :param messages: the request as messages.
+    :param role: the role, by which usage is accounted.
+    :param schema: JSON schema of the answer, if not that of its type.
+    :raises RunStopped: if the model cannot be used any more.
+    """
+    schema = answer_schema(answer) if schema is None else schema
+    return await ask_model(
+        model, Call(role=role, messages=messages, reply=answer, schema=schema, request=request)
+    )

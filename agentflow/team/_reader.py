@@ -12,16 +12,15 @@ from agentflow.questions import (
     RecallRequest,
     ShownDocument,
 )
-from agentflow.team._document_messages import (
+from agentflow.team._messages import (
     hidden_messages,
     others_messages,
     reading_messages,
     recall_messages,
 )
-from agentflow.team._model_calls import ReadBlob, answer_request, visible_images
-from agentflow.team._pool import Role, in_worker
-from agentflow.team._rendering import Images
-from agentflow.trace import Reply
+from agentflow.team._pool import Role, answer_request, in_worker
+from agentflow.team._rendering import Images, visible_images
+from agentflow.trace import BlobStore, Reply
 
 
 class Reader(Role):
@@ -30,20 +29,18 @@ class Reader(Role):
     See docs/team.md.
     """
 
-    def __init__(
-        self, model: Model, read_blob: ReadBlob, *, learner: Model | None = None, workers: int
-    ) -> None:
+    def __init__(self, model: Model, blobs: BlobStore, *, learner: Model | None = None, workers: int) -> None:
         """Create the role.
 
         :param model: model that reads, preferably of another family than the generator's.
-        :param read_blob: reads images for a model with vision.
+        :param blobs: store of images, for a model with vision.
         :param learner: model that answers from memory; by default the one that reads.
         :param workers: maximum number of workers.
         """
         super().__init__("readers", workers=workers)
         self._model = model
         self._learner = learner or model
-        self._read_blob = read_blob
+        self._blobs = blobs
 
     @in_worker
     async def read_hidden(self, request: HiddenRequest) -> Reply[HiddenAnswer]:
@@ -72,5 +69,5 @@ class Reader(Role):
 
     async def _images(self, documents: tuple[ShownDocument, ...]) -> Images:
         return await visible_images(
-            self._model, (blob for each in documents for blob in each.images), self._read_blob
+            self._model, (blob for each in documents for blob in each.images), self._blobs
         )

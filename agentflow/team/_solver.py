@@ -12,6 +12,7 @@ from anyio.from_thread import start_blocking_portal
 from msgspec.structs import asdict
 
 from agentflow.actors import Supervisor
+from agentflow.engine import EpisodeEngine, EpisodeSettings
 from agentflow.errors import ConfigurationError, ToolFailure
 from agentflow.journal import MemoryPage
 from agentflow.models import (
@@ -34,12 +35,10 @@ from agentflow.models import (
 from agentflow.runs import CORPUS_TOOLS, USUAL_TOOLS
 from agentflow.sandbox import Sandbox, SandboxSettings, Tool
 from agentflow.settings import read_environment
-from agentflow.team._ledger import EpisodeSettings
-from agentflow.team._model_calls import visible_images
 from agentflow.team._model_tools import model_tools
-from agentflow.team._rendering import call_line, image_parts
-from agentflow.team._solving import TeamAgent
+from agentflow.team._rendering import call_line, image_parts, visible_images
 from agentflow.team._team import Team
+from agentflow.team._team_agent import TeamAgent
 from agentflow.telemetry import get_logger
 from agentflow.trace import Episode, MemoryBlobStore, Task, Turn
 from mcp_servers import BACKENDS
@@ -216,8 +215,10 @@ class Solver:
             if "base" in self._outputs:
                 result["base_response"] = await _plain_answer(task, resources)
                 resources.prompts.clear()
-            agent = TeamAgent(team=resources.team, tools=resources.tools, settings=self._settings)
-            episode = await agent.solve(task, resources.sandbox, MemoryPage())
+            engine = EpisodeEngine(
+                agent=TeamAgent(resources.team), tools=resources.tools, settings=self._settings
+            )
+            episode = await engine.solve(task, resources.sandbox, MemoryPage())
         if self._refusal and not episode.answer:
             raise ConfigurationError(self._refusal)
         if self._verbose:
@@ -244,16 +245,7 @@ class Solver:
                 for role, settings in self._models.items()
             }
             inside = {each.name: await model(each.engine) for each in self._with_models()}
-            team = Team(
-                planner=roles["planner"],
-                analyst=roles["analyst"],
-                executor=roles["executor"],
-                verifier=roles["verifier"],
-                generator=roles["analyst"],
-                put_blob=blobs.put,
-                blob=blobs.read,
-                workers=8,
-            )
+            team = Team({**roles, "generator": roles["analyst"]}, blobs=blobs, workers=8)
             await stack.enter_async_context(Supervisor(team.specs(), name="solver"))
             sandbox = await stack.enter_async_context(self._sandbox(inside))
             yield _SolverResources(
@@ -323,7 +315,7 @@ def _read(path: Path) -> tuple[bytes, str]:
 
 async def _plain_answer(task: Task, resources: _SolverResources) -> str:
     """Return the answer of the planner's model to the question alone."""
-    images = await visible_images(resources.planner, task.images, resources.blobs.read)
+    images = await visible_images(resources.planner, task.images, resources.blobs)
     asked = Message("user", (TextPart(task.question), *image_parts(task.images, images)))
     reply = await ask_model(resources.planner, Call(role="planner", messages=(asked,), reply=str))
     return reply.value or ""

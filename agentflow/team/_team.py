@@ -1,16 +1,23 @@
 """The team of roles."""
 
+from collections.abc import Mapping
+from typing import Final
+
 from agentflow.actors import ChildSpec
+from agentflow.engine import EffectGate, run_now
 from agentflow.errors import ConfigurationError
 from agentflow.models import Model
-from agentflow.team._executor import Executor, PutBlob
+from agentflow.team._executor import Executor
 from agentflow.team._generator import Generator
-from agentflow.team._model_calls import ReadBlob
-from agentflow.team._observations import ObservationLimits
 from agentflow.team._planner import Planner
-from agentflow.team._pool import EffectGate, Role, run_now
+from agentflow.team._pool import Role
 from agentflow.team._reader import Reader
+from agentflow.team._rendering import ObservationLimits
 from agentflow.team._verifier import Verifier, Verify
+from agentflow.trace import BlobStore, MemoryBlobStore
+
+ROLES: Final = ("planner", "executor", "verifier", "generator", "analyst", "reader", "learner")
+"""Roles with a model."""
 
 
 class Team:
@@ -21,64 +28,59 @@ class Team:
 
     def __init__(
         self,
+        models: Mapping[str, Model],
         *,
-        planner: Model,
-        generator: Model,
-        reader: Model | None = None,
-        learner: Model | None = None,
-        verifier: Model | None = None,
-        analyst: Model | None = None,
-        executor: Model | None = None,
+        blobs: BlobStore | None = None,
         verify: Verify = "rule",
-        put_blob: PutBlob,
-        blob: ReadBlob,
         short_prompts: bool = False,
         workers: int = 512,
         observations: ObservationLimits | None = None,
-        gate: EffectGate | None = None,
+        gate: EffectGate = run_now,
     ) -> None:
         """Create the roles; they work while their `specs` run under a supervisor.
 
-        :param reader: model that checks questions; defaults to the generator's.
-        :param learner: model that answers from memory; defaults to the reader's.
-        :param verifier: model that verifies episodes and, for `verify="model"`, judges observations; defaults to the
-            planner's.
-        :param analyst: model that analyses tasks; defaults to the planner's.
-        :param executor: model that writes the arguments of calls; defaults to the planner's.
+        :param models: model of each role. `planner` and `generator` are needed; `reader`, which checks questions, defaults
+            to the generator, `learner`, which answers from memory, to the reader, and `analyst`, which analyses tasks,
+            `executor`, which writes the arguments of calls, and `verifier` to the planner.
+        :param blobs: store of images; `None`: in memory.
         :param verify: method for judging observations during growth.
-        :param put_blob: stores images.
-        :param blob: reads images for models with vision.
         :param short_prompts: show an episode's planner only the question, the names of the tools and the results, for
             small models trained on such prompts.
         :param workers: maximum number of concurrent workers per role.
         :param observations: room for observations in a prompt of growth or synthesis.
-        :param gate: gate in front of every request; an episode's agent has a gate of its own instead.
-        :raises ConfigurationError: if a model is to judge and none is given.
+        :param gate: gate in front of every request; the engine of episodes has a gate of its own instead.
+        :raises ConfigurationError: if a model is missing, or belongs to no role.
         """
-        if verify == "model" and verifier is None:
+        _check(models)
+        if verify == "model" and "verifier" not in models:
             raise ConfigurationError(
                 "team: verify=model needs a model; give `verifier` one or set verify=rule"
             )
+        planner, generator = models["planner"], models["generator"]
+        reader = models.get("reader", generator)
+        blobs = blobs or MemoryBlobStore()
         room = observations or ObservationLimits()
         self.planner = Planner(
             planner,
-            analyst or planner,
-            blob,
+            models.get("analyst", planner),
+            blobs,
             short_prompts=short_prompts,
             workers=workers,
             observations=room,
         )
         """Proposes what to do next and analyses tasks."""
-        self.executor = Executor(put_blob, executor or planner, workers=workers)
+        self.executor = Executor(blobs, models.get("executor", planner), workers=workers)
         """Calls tools and writes their arguments."""
-        self.verifier = Verifier(verify, verifier or planner, blob, workers=workers, observations=room)
+        self.verifier = Verifier(
+            verify, models.get("verifier", planner), blobs, workers=workers, observations=room
+        )
         """Judges results."""
-        self.generator = Generator(generator, blob, workers=workers)
+        self.generator = Generator(generator, blobs, workers=workers)
         """Writes questions, answers and summaries."""
-        self.reader = Reader(reader or generator, blob, learner=learner, workers=workers)
+        self.reader = Reader(reader, blobs, learner=models.get("learner"), workers=workers)
         """Checks questions."""
         for role in self._roles:
-            role.gate = gate or run_now
+            role.gate = gate
 
     @property
     def _roles(self) -> tuple[Role, ...]:
@@ -87,3 +89,15 @@ class Team:
     def specs(self) -> list[ChildSpec]:
         """Return the child specification of each role's pool."""
         return [role.pool.spec for role in self._roles]
+
+
+def _check(models: Mapping[str, Model]) -> None:
+    """Check the models of the roles.
+
+    :raises ConfigurationError: if one is missing, or belongs to no role.
+    """
+    if unknown := models.keys() - set(ROLES):
+        raise ConfigurationError(f"team: there is no role {min(unknown)}; the roles are {', '.join(ROLES)}")
+    for role in ("planner", "generator"):
+        if role not in models:
+            raise ConfigurationError(f"team: no model for the {role}; add it to `models`")

@@ -9,7 +9,26 @@ Numbers are compared by one implementation, so that scoring and grounding can't 
     assert distance and same_distance and same_quantity(distance, same_distance)
 """
 
-from agentflow.text._markup import (
+from agentflow.text._normalise import (
+    SHINGLE_LENGTH,
+    add_plurals,
+    contains_phrase,
+    content_word_pairs,
+    count_words,
+    find_quote,
+    is_content_word,
+    normalise,
+    normalise_squad,
+    shingles,
+    singular,
+    tokens,
+    whole_tokens,
+    word_count,
+    word_set,
+    words,
+)
+from agentflow.text._prompts import (
+    PromptFiles,
     SplitReply,
     escape_all_special_tokens,
     escape_special_tokens,
@@ -17,8 +36,6 @@ from agentflow.text._markup import (
     split_reasoning,
     without_reasoning,
 )
-from agentflow.text._normalise import contains_phrase, find_quote, normalise, normalise_squad
-from agentflow.text._prompts import PromptFiles
 from agentflow.text._quantities import (
     Quantity,
     find_quantities,
@@ -29,7 +46,6 @@ from agentflow.text._quantities import (
     same_quantity,
     scale_of,
 )
-from agentflow.text._units import singular
 from agentflow.text._windows import (
     TextWindow,
     excerpt,
@@ -37,19 +53,6 @@ from agentflow.text._windows import (
     name_terms,
     search_terms,
     show_windows,
-)
-from agentflow.text._words import (
-    SHINGLE_LENGTH,
-    add_plurals,
-    content_word_pairs,
-    count_words,
-    is_content_word,
-    shingles,
-    tokens,
-    whole_tokens,
-    word_count,
-    word_set,
-    words,
 )
 
 __all__ = [

@@ -8,8 +8,7 @@ from fractions import Fraction
 from itertools import islice
 from typing import Final, NamedTuple
 
-from agentflow.text._normalise import join_digit_groups
-from agentflow.text._units import SCALES, counted, kind_of_unit
+from agentflow.text._normalise import SCALES, counted, join_digit_groups, kind_of_unit
 
 _MINUS: Final = str.maketrans("−–—‑", "----")
 _SCALE: Final = "|".join(sorted(SCALES, key=len, reverse=True))

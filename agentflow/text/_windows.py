@@ -10,8 +10,7 @@ from functools import lru_cache
 from itertools import accumulate, chain, pairwise
 from typing import Final, NamedTuple
 
-from agentflow.text._normalise import ANY_UNSPACED
-from agentflow.text._words import add_plurals, is_content_word, split_words, word_set
+from agentflow.text._normalise import ANY_UNSPACED, add_plurals, is_content_word, split_words, word_set
 
 MIN_EXCERPT_CHARS: Final = 200
 """Smallest limit of an excerpt; a smaller one counts as this."""

@@ -1,6 +1,6 @@
 """The record of trees and episodes: nodes, tasks, requests to the roles and their answers, ids, and exact tokens.
 
-Every record is a frozen msgspec struct: small, immutable and serialisable. See docs/growth.md and docs/team.md.
+Every record is a frozen msgspec struct: small, immutable and serialisable. See docs/engine.md and docs/team.md.
 
 `TokenTree` holds every token that an engine read or sampled, stored once, by its exact id. Turns, branches, parallel
 calls, sub-agents, summarised memory and retries are all calls in one tree.
@@ -31,6 +31,7 @@ from agentflow.trace._node import (
     Action,
     ActionOutcome,
     Blob,
+    BlobStore,
     Failure,
     Isolation,
     MemoryBlobStore,
@@ -43,6 +44,7 @@ from agentflow.trace._node import (
     Tree,
     Usage,
     Verdict,
+    tokens_of,
 )
 from agentflow.trace._roles import (
     Example,
@@ -96,11 +98,10 @@ from agentflow.trace._token_calls import (
     ForkReason,
     Piece,
     TokenCall,
-    TokenRow,
-    TrainedSlice,
     TreeFigures,
     Voice,
     calls_of,
+    calls_of_answer,
 )
 from agentflow.trace._token_rendering import (
     Decode,
@@ -111,7 +112,6 @@ from agentflow.trace._token_rendering import (
     html_spans,
     token_texts,
 )
-from agentflow.trace._token_spans import TokenSpan, path_ids, walk
 from agentflow.trace._token_tree import TokenTree
 
 __all__ = [
@@ -121,6 +121,7 @@ __all__ = [
     "AnalysisRequest",
     "Assessment",
     "Blob",
+    "BlobStore",
     "CallFork",
     "ChatBuilder",
     "ChatMessage",
@@ -174,13 +175,10 @@ __all__ = [
     "TaskVerdict",
     "Text",
     "TokenCall",
-    "TokenRow",
-    "TokenSpan",
     "TokenText",
     "TokenTree",
     "Tokens",
     "ToolCard",
-    "TrainedSlice",
     "Tree",
     "TreeFigures",
     "Turn",
@@ -190,6 +188,7 @@ __all__ = [
     "Voice",
     "as_html",
     "calls_of",
+    "calls_of_answer",
     "canonical",
     "canonical_text",
     "coloured",
@@ -197,9 +196,8 @@ __all__ = [
     "html_page",
     "html_spans",
     "node_id",
-    "path_ids",
     "token_texts",
+    "tokens_of",
     "trajectory_id",
     "tree_id",
-    "walk",
 ]

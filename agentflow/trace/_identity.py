@@ -23,7 +23,7 @@ def canonical(action: "Action") -> str:
     Unicode is normalised, keys are sorted, and space at the end of lines and of the text is dropped; other space is
     kept, because it can be code. Arguments that are `None` count as omitted.
 
-    See docs/growth.md.
+    See docs/engine.md.
     """
     return action.canonical
 
@@ -56,7 +56,7 @@ def digest(value: object, size: int = 8) -> str:
 def tree_id(run: str, seed: "Seed") -> str:
     """Return the id of the tree that grows from this seed in this run.
 
-    See docs/growth.md.
+    See docs/engine.md.
     """
     return f"tree_{digest([run, seed.index, seed.id, seed.content, seed.kwargs])}"
 

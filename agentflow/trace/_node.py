@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 from enum import StrEnum
 from functools import cached_property
 from hashlib import blake2b, sha256
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, Protocol, TypeAlias
 
 from msgspec import UNSET, Struct, UnsetType, field
 
@@ -185,6 +185,28 @@ class Tokens(Struct, frozen=True, kw_only=True):
         return blake2b(ids.tobytes(), digest_size=12).hexdigest()
 
 
+class AnswerTokens(Protocol):
+    """A `Reply` or an `Exchange`."""
+
+    @property
+    def tokens(self) -> Tokens | None:
+        """Exact tokens of the answer; `None`: unknown."""
+        ...
+
+    @property
+    def unusable(self) -> tuple[Tokens, ...]:
+        """Exact tokens of earlier answers that could not be used."""
+        ...
+
+
+def tokens_of(answer: AnswerTokens) -> tuple[Tokens, ...]:
+    """Return the exact tokens of an answer after those of the unusable ones before it; empty if they are unknown.
+
+    See docs/tokens.md.
+    """
+    return () if answer.tokens is None else (*answer.unusable, answer.tokens)
+
+
 class ActionOutcome(Struct, frozen=True):
     """Result of an action."""
 
@@ -318,8 +340,20 @@ class Tree(Struct, frozen=True, kw_only=True, dict=True):
         return (node for node in self.nodes if not self.children[node.id])
 
 
+class BlobStore(Protocol):
+    """Images and other bytes by their hash: `MemoryBlobStore`, or the blobs of a run in a journal. See docs/engine.md."""
+
+    async def put(self, data: bytes, mime: str) -> Blob:
+        """Store bytes; equal bytes are stored once."""
+        ...
+
+    async def read(self, hash: str) -> bytes:
+        """Return the bytes with a SHA-256."""
+        ...
+
+
 class MemoryBlobStore:
-    """Blob store in memory with the interface of a journal's: `put` and `read`.
+    """Blob store in memory. Implements `BlobStore`.
 
     Example::
 

@@ -5,7 +5,7 @@ An episode is its exchanges in order: they contain everything that was asked and
 
 from collections import Counter
 from enum import StrEnum
-from typing import Any, Generic, Literal
+from typing import Any, Generic
 
 from msgspec import Struct, field
 
@@ -427,8 +427,8 @@ class Episode(Struct, frozen=True, kw_only=True):
 
     task: Task
     """The task."""
-    agent: Literal["team", "single"]
-    """Kind of agent that worked on it."""
+    agent: str
+    """Kind of agent that worked on it: `team`, `single`, or the name of another one."""
     ending: Ending
     """Reason for the end of its turns."""
     analysis: QueryAnalysis | None = None

@@ -1,12 +1,12 @@
 """Inputs and outputs of a token tree."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from enum import StrEnum
 from typing import Literal
 
 from msgspec import Struct
 
-from agentflow.trace._node import Tokens
+from agentflow.trace._node import AnswerTokens, Tokens, tokens_of
 from agentflow.trace._task import Episode
 
 
@@ -34,40 +34,6 @@ class TokenCall(Struct, frozen=True, kw_only=True):
     """Prompt and sampled tokens."""
     parent: str = ""
     """Id of the call it continues, if known; it chooses among several with the same tokens. Empty: derived from the tokens."""
-
-
-class TrainedSlice(Struct, frozen=True):
-    """The tokens of one call that a row trains."""
-
-    call: str
-    """Id of the call that sampled them."""
-    start: int
-    """Index of the first token in the row."""
-    stop: int
-    """Index after the last one."""
-
-
-class TokenRow(Struct, frozen=True, kw_only=True):
-    """Calls that continue each other, as one row of tokens."""
-
-    call: str
-    """Id of the last call."""
-    voice: Voice
-    """Author of the calls."""
-    ids: tuple[int, ...]
-    """All tokens, up to the end of the last call."""
-    trained: tuple[TrainedSlice, ...]
-    """Trained tokens, in order. Everything else is context, including tokens that another row trains."""
-    logprobs: tuple[float, ...]
-    """Log-probability of each trained token, in order."""
-
-    @property
-    def mask(self) -> tuple[bool, ...]:
-        """True at each trained token."""
-        mask = [False] * len(self.ids)
-        for one in self.trained:
-            mask[one.start : one.stop] = [True] * (one.stop - one.start)
-        return tuple(mask)
 
 
 class Piece(Struct, frozen=True, kw_only=True):
@@ -178,6 +144,16 @@ class TreeFigures(Struct, frozen=True, kw_only=True):
         return self.trained / self.sampled if self.sampled else 1.0
 
 
+def calls_of_answer(id: str, answer: AnswerTokens, voice: Voice) -> Iterator[TokenCall]:
+    """Yield the calls that led to an answer; see `tokens_of`. Unusable ones are `ID/unusable/1`, …
+
+    See docs/tokens.md.
+    """
+    for number, tokens in enumerate(tokens_of(answer), 1):
+        name = f"{id}/unusable/{number}" if number <= len(answer.unusable) else id
+        yield TokenCall(id=name, voice=voice, tokens=tokens)
+
+
 def calls_of(episode: Episode, *, name: str = "", roles: Collection[str] = ("planner",)) -> list[TokenCall]:
     """Return the calls of the given roles whose tokens are known, in order.
 
@@ -186,12 +162,12 @@ def calls_of(episode: Episode, *, name: str = "", roles: Collection[str] = ("pla
     :param name: episode name, to tell the episodes of one task apart; by default the task's id.
     :param roles: roles that are trained.
     """
-    known = name or episode.task.id
-    calls: list[TokenCall] = []
-    for exchange in episode.exchanges:
-        if exchange.role in roles and exchange.tokens is not None:
-            voice, id = Voice(role=exchange.role, episode=known), f"{known}/{exchange.key}"
-            for number, tokens in enumerate(exchange.unusable, 1):
-                calls.append(TokenCall(id=f"{id}/unusable/{number}", voice=voice, tokens=tokens))
-            calls.append(TokenCall(id=id, voice=voice, tokens=exchange.tokens))
-    return calls
+    name = name or episode.task.id
+    return [
+        call
+        for exchange in episode.exchanges
+        if exchange.role in roles
+        for call in calls_of_answer(
+            f"{name}/{exchange.key}", exchange, Voice(role=exchange.role, episode=name)
+        )
+    ]

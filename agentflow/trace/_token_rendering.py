@@ -17,7 +17,7 @@ Decode: TypeAlias = Callable[[Sequence[int]], str]
 
 _STYLES: Final = {"trained": "green", "left_out": "yellow", "context": "dim", "other": "blue"}
 _UNLIKELY: Final = -3.0
-_LONGEST: Final = 8
+_MAX_CHARACTER_TOKENS: Final = 8
 """Number of tokens that may form one character; more are shown although they end in an incomplete one."""
 _BROKEN: Final = "\N{REPLACEMENT CHARACTER}"
 _PAGE: Final = """<!doctype html>
@@ -65,19 +65,19 @@ def token_texts(pieces: Sequence[Piece], decode: Decode) -> Iterator[TokenText]:
     before: tuple[int, ...] = ()
     ids: tuple[int, ...] = ()
     logprob = 0.0
-    for place, piece in enumerate(pieces):
+    for index, piece in enumerate(pieces):
         if not piece.is_sampled:
             yield TokenText(piece=piece, text=_text(before, piece.ids, decode), ids=piece.ids)
-            before = piece.ids[-_LONGEST:]
+            before = piece.ids[-_MAX_CHARACTER_TOKENS:]
             continue
         # A call whose weights changed has several pieces, and a character may be in two of them.
-        later = pieces[place + 1] if place + 1 < len(pieces) else None
+        later = pieces[index + 1] if index + 1 < len(pieces) else None
         continues = later is not None and later.is_sampled and later.call == piece.call
-        for number, (id, own) in enumerate(zip(piece.ids, piece.logprobs, strict=True), 1):
-            ids, logprob = (*ids, id), logprob + own
+        for count, (id, token_logprob) in enumerate(zip(piece.ids, piece.logprobs, strict=True), 1):
+            ids, logprob = (*ids, id), logprob + token_logprob
             text = _text(before, ids, decode)
-            is_last = number == len(piece.ids) and not continues
-            if text.endswith(_BROKEN) and len(ids) < _LONGEST and not is_last:
+            is_last = count == len(piece.ids) and not continues
+            if text.endswith(_BROKEN) and len(ids) < _MAX_CHARACTER_TOKENS and not is_last:
                 continue
             yield TokenText(piece=piece, text=text, ids=ids, logprob=logprob)
             before, ids, logprob = ids, (), 0.0

@@ -33,8 +33,8 @@ class AgentRules(RoleModel):
 
         :param name: name of the agent.
         """
-        given = {field: getattr(self, field) for field in self.model_fields_set - {"trained", "model_name"}}
-        settings = {field: value for field, value in given.items() if value is not None}
+        fields = {field: getattr(self, field) for field in self.model_fields_set - {"trained", "model_name"}}
+        settings = {field: value for field, value in fields.items() if value is not None}
         return ModelSettings.model_validate({"name": self.model_name or name, **settings})
 
 
@@ -96,9 +96,9 @@ class TuneConfig(TrainConfig):
             if not agent.trained
         }
         roles = self.episodes.models
-        own = {_ROLE + role: model for role, model in roles.items()} if self.solve == TEAM else {}
+        team = {_ROLE + role: model for role, model in roles.items()} if self.solve == TEAM else {}
         judge = {} if roles[JUDGE].name == OFFLINE else {JUDGE: roles[JUDGE]}
-        return {**others, **own, **judge, POLICY: ModelSettings(name=POLICY)}
+        return {**others, **team, **judge, POLICY: ModelSettings(name=POLICY)}
 
     def team_models(self, models: Mapping[str, ModelSettings]) -> dict[str, ModelSettings]:
         """Return the models of the roles of our own team.

@@ -1,32 +1,57 @@
-"""Groups of episodes that clients of a gateway play."""
+"""Groups of episodes that clients of a gateway play, and their samples: the exact calls of trained agents, with rewards."""
 
-from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterable, Sequence
+from collections.abc import (
+    AsyncGenerator,
+    Awaitable,
+    Callable,
+    Collection,
+    Generator,
+    Iterable,
+    Mapping,
+    Sequence,
+)
 from contextlib import asynccontextmanager, contextmanager
+from math import isfinite
 from statistics import fmean
-from typing import Protocol
+from typing import Final
 
 import anyio
+from anyio.lowlevel import checkpoint
 
-from agentflow.errors import ConfigurationError
+from agentflow.errors import AgentFlowError, ConfigurationError
 from agentflow.gateway import (
     EndedEpisode,
     EpisodeMode,
     EpisodeOffer,
     EpisodeOutcome,
     EpisodeState,
+    GatewayClient,
     GatewayError,
+    PromptOrigin,
     RecordedCall,
+    rewards_of,
+    trained_tokens,
 )
-from agentflow.learner import Batch, EpisodeResult, FailureCause, Group, Sample, TaskDraw
+from agentflow.learner import (
+    Batch,
+    EpisodeResult,
+    FailureCause,
+    Group,
+    Sample,
+    TaskDraw,
+    sample_of_calls,
+)
 from agentflow.scoring import Scored, ScoreGuard
 from agentflow.telemetry import get_logger
 from agentflow.trace import Failure, Task, digest
-from agentflow.tuner._samples import SEPARATOR, UnusableOutcome, episode_samples
-from agentflow.tuner._workflow import TIME_PREFIX
+from agentflow.tuner._workflow import ONLY_AGENT, TIME_PREFIX
 from agentflow.tuner.judges import EpisodeJudge, Judged
 
 logger = get_logger(__name__)
 
+SEPARATOR: Final = "#"
+"""Between an episode or group and the name of an agent."""
+_CONTINUED: Final = frozenset({PromptOrigin.OPENING, PromptOrigin.APPENDED})
 _OWN = "own/"
 _TAKEN = 409
 _MODEL_TRIES = 3
@@ -36,63 +61,19 @@ WAIT_SECONDS = 20.0
 """Longest wait of one request for ended episodes."""
 
 
-class TrainerGateway(Protocol):
-    """The gateway as a trainer uses it: `agentflow.gateway.GatewayClient`."""
-
-    async def offer(self, offers: Sequence[EpisodeOffer]) -> None:
-        """Offer places; those that are known and unused are reported again once they have ended."""
-        ...
-
-    async def ended(self, after: int, wait: float) -> list[EndedEpisode]:
-        """Return episodes that ended after a number."""
-        ...
-
-    async def calls(self, episode: str, attempt: int) -> list[RecordedCall]:
-        """Return the recorded calls of an attempt."""
-        ...
-
-    async def score(self, episode: str, attempt: int, outcome: EpisodeOutcome) -> None:
-        """Store the reward of a sealed episode."""
-        ...
-
-    async def use(self, ids: Sequence[str], step: int) -> None:
-        """Mark episodes as used by a step."""
-        ...
-
-    async def withdraw(self, ids: Sequence[str]) -> None:
-        """Drop episodes."""
-        ...
-
-    async def set_version(self, version: int) -> None:
-        """Set the version of the weights."""
-        ...
-
-    async def hold(self) -> None:
-        """Hold new calls, and wait for running ones."""
-        ...
-
-    async def go_on(self) -> None:
-        """Answer held calls."""
-        ...
-
-
-async def _ready() -> None:
-    """Return at once: there is no engine to wait for."""
-
-
 class GatewayRollout:
-    """Offers the places of groups, and returns their episodes once clients have played them. Implements `PolicyRollout`."""
+    """Offers the slots of groups, and returns their episodes once clients have played them. Implements `PolicyRollout`."""
 
     def __init__(
         self,
-        gateway: TrainerGateway,
+        gateway: GatewayClient,
         judge: EpisodeJudge,
         *,
         temperature: float,
         seed: int = 0,
         version: int = 0,
         own_tasks: bool = False,
-        engine_ready: Callable[[], Awaitable[None]] = _ready,
+        engine_ready: Callable[[], Awaitable[None]] = checkpoint,
         on_result: Callable[[EpisodeResult], None] | None = None,
     ) -> None:
         """Configure it.
@@ -140,33 +121,32 @@ class GatewayRollout:
     async def group(
         self, draw: TaskDraw, size: int, results: list[EpisodeResult | None] | None = None
     ) -> Group:
-        """Offer all places of a draw and wait for their episodes.
+        """Offer all slots of a draw and wait for their episodes.
 
         :raises RunStopped: if the run can't continue.
         """
         filled: list[EpisodeResult | None] = [None] * size if results is None else results
         if self._own_tasks:
             return await self._next_own_group(draw, size, filled)
-        self._ids[draw.number] = [f"{draw.number}/{place}" for place in range(size)]
+        ids = self._ids[draw.number] = [f"{draw.number}/{member}" for member in range(size)]
         offers = [
-            self._offer(f"{draw.number}/{place}", draw.group, draw.task, (draw.number, place))
-            for place in range(size)
+            self._offer(id, draw.group, draw.task, (draw.number, member)) for member, id in enumerate(ids)
         ]
+        numbers: dict[int, int] = {}
+        """Numbers of the ends whose results are in the group."""
 
-        read: dict[int, int] = {}
-
-        async def member(place: int) -> None:
-            filled[place], read[place] = await self._result(offers[place])
+        async def collect(member: int) -> None:
+            filled[member], numbers[member] = await self._result(offers[member])
 
         with self._expecting(offers):
             await self._offer_all(offers)
             async with anyio.create_task_group() as tasks:
-                for place in range(size):
-                    tasks.start_soon(member, place)
-            for place, offer in enumerate(offers):
+                for member in range(size):
+                    tasks.start_soon(collect, member)
+            for member, id in enumerate(ids):
                 # A client may have replaced its reward in the meantime.
-                if self._arrived[offer.id].number != read[place]:
-                    filled[place] = await self._result_of(self._arrived[offer.id])
+                if self._arrived[id].number != numbers[member]:
+                    filled[member] = await self._result_of(self._arrived[id])
         return self.group_of(draw, filled)
 
     def group_of(self, draw: TaskDraw, results: Sequence[EpisodeResult | None]) -> Group:
@@ -211,7 +191,7 @@ class GatewayRollout:
 
     async def publish(self, version: int, publish: Callable[[], Awaitable[None]]) -> None:
         """Publish new weights while calls are held."""
-        async with self._held():
+        async with self._paused():
             await publish()
             await self._gateway.set_version(version)
 
@@ -219,9 +199,9 @@ class GatewayRollout:
         """Mark the episodes of a batch as used, and drop the others of groups that no later step can use."""
         used = {sample.id.partition(SEPARATOR)[0] for sample in batch.samples}
         done = [number for number in self._ids if number < batch.taken and number not in batch.pending]
-        places = [id for number in sorted(done) for id in self._ids.pop(number)]
+        ids = [id for number in sorted(done) for id in self._ids.pop(number)]
         await self._gateway.use([*sorted(used), *self._validated], batch.step)
-        if others := [id for id in places if id not in used]:
+        if others := [id for id in ids if id not in used]:
             await self._gateway.withdraw(others)
         self._validated.clear()
         self._step = batch.step
@@ -231,17 +211,17 @@ class GatewayRollout:
         id: str,
         group: str,
         task: Task,
-        place: Sequence[object],
+        path: Sequence[object],
         *,
         mode: EpisodeMode = "train",
         temperature: float | None = None,
     ) -> EpisodeOffer:
-        seed = digest([self._seed, *place])
+        seed = digest([self._seed, *path])
         return EpisodeOffer(id=id, group=group, task=task, mode=mode, seed=seed, temperature=temperature)
 
     @contextmanager
     def _expecting(self, offers: Iterable[EpisodeOffer]) -> Generator[None]:
-        """Keep what arrives for these places."""
+        """Keep what arrives for these slots."""
         ids = [offer.id for offer in offers]
         self._waiting.update({id: anyio.Event() for id in ids})
         try:
@@ -276,15 +256,15 @@ class GatewayRollout:
     async def _next_own_group(self, draw: TaskDraw, size: int, filled: list[EpisodeResult | None]) -> Group:
         """Return the next group of a client's own task, once all its episodes have ended."""
         while (
-            name := next((name for name, own in self._own_groups.items() if len(own) >= size), None)
+            name := next((name for name, ended in self._own_groups.items() if len(ended) >= size), None)
         ) is None:
             changed = self._own_changed
             await changed.wait()
         episodes = self._own_groups.pop(name)
         self._ids[draw.number] = sorted(episodes)
-        for place, id in enumerate(sorted(episodes)):
+        for member, id in enumerate(sorted(episodes)):
             result = await self._result_of(episodes[id])
-            filled[place] = result
+            filled[member] = result
             if self._on_result is not None:
                 self._on_result(result)
         return self.group_of(draw, filled)
@@ -301,7 +281,7 @@ class GatewayRollout:
             ) from None
 
     async def _result(self, offer: EpisodeOffer) -> tuple[EpisodeResult, int]:
-        """Return the result of a place once its episode has ended, and its number; a lost engine is waited for."""
+        """Return the result of a slot once its episode has ended, and its number; a lost engine is waited for."""
         tries = _MODEL_TRIES
         while True:
             await self._waiting[offer.id].wait()
@@ -311,7 +291,7 @@ class GatewayRollout:
             if result.failure is None or result.failure.kind != FailureCause.MODEL or not tries:
                 break
             self._waiting[offer.id] = anyio.Event()
-            async with self._held():
+            async with self._paused():
                 await self._engine_ready()
             await self._offer_all([offer])
         if self._on_result is not None:
@@ -319,8 +299,8 @@ class GatewayRollout:
         return result, ended.number
 
     @asynccontextmanager
-    async def _held(self) -> AsyncGenerator[None]:
-        """Hold calls inside the block."""
+    async def _paused(self) -> AsyncGenerator[None]:
+        """Let calls wait inside the block."""
         async with self._engine:
             await self._gateway.hold()
             try:
@@ -382,3 +362,102 @@ def _shared_details(samples: Sequence[Sample]) -> dict[str, float]:
     for name in ("calls", "forks", "sampled_tokens"):
         details[name] = sum(sample.details[name] for sample in samples)
     return details
+
+
+class UnusableOutcome(AgentFlowError):
+    """An outcome that can't be trained on; the message is one line."""
+
+
+def episode_samples(
+    calls: Sequence[RecordedCall],
+    outcome: EpisodeOutcome,
+    *,
+    group: str,
+    id: str,
+    temperature: float,
+    version: int = 0,
+) -> tuple[Sample, ...]:
+    """Return an episode as samples: one for each trained agent that has a reward.
+
+    Agents with names have groups of their own, `GROUP#AGENT`. Only answers that the client received are trained.
+
+    :param version: weights at its beginning.
+    :raises UnusableOutcome: if a reward is missing, not finite, or for an unknown call.
+    """
+    trained = [call for call in calls if call.trained and call.delivered]
+    exact = trained_tokens(calls)
+    agents = sorted({call.agent for call in trained}) or [ONLY_AGENT]
+    rewards = _checked_rewards(outcome, agents)
+    _check_turns(outcome.turn_rewards, {call.id for call in calls})
+    if any(call.origin is PromptOrigin.IMAGES for call in trained):
+        raise UnusableOutcome(
+            "a trained agent was sent images, and their exact tokens are not known; give images to an agent that is not "
+            "trained, or write them as text"
+        )
+    if trained and not exact:
+        raise UnusableOutcome(
+            "the engine reported no tokens; name a vLLM that was started for training, or let the run start one"
+        )
+    samples: list[Sample] = []
+    for agent in agents:
+        if agent not in rewards:
+            continue
+        calls_of_agent = exact.get(agent, [])
+        suffix = f"{SEPARATOR}{agent}" if agent else ""
+        turns = [outcome.turn_rewards.get(call, 0.0) for call, _ in calls_of_agent]
+        samples.append(
+            sample_of_calls(
+                [tokens for _, tokens in calls_of_agent],
+                group=f"{group}{suffix}",
+                id=f"{id}{suffix}",
+                reward=rewards[agent],
+                temperature=temperature,
+                version=version,
+                turn_rewards=turns if any(turns) else (),
+                details=_details([call for call in trained if call.agent == agent], outcome),
+            )
+        )
+    return tuple(samples)
+
+
+def _checked_rewards(outcome: EpisodeOutcome, agents: Collection[str]) -> dict[str, float]:
+    """Return the reward of each agent.
+
+    :raises UnusableOutcome: if there is none, or one is not finite.
+    """
+    rewards = rewards_of(outcome, dict.fromkeys(agents))
+    if not rewards:
+        rewarded = (
+            f"rewards of {', '.join(sorted(outcome.reward))}"
+            if isinstance(outcome.reward, dict)
+            else "no reward"
+        )
+        raise UnusableOutcome(f"the outcome has {rewarded}, and the trained agents are {_names(agents)}")
+    for agent, reward in rewards.items():
+        if not isfinite(reward):
+            raise UnusableOutcome(
+                f"the reward{f' of {agent}' if agent else ''} is {reward}; return a finite number"
+            )
+    return rewards
+
+
+def _check_turns(turns: Mapping[str, float], calls: Collection[str]) -> None:
+    for call, reward in turns.items():
+        if call not in calls:
+            raise UnusableOutcome(f"turn_rewards: the episode has no call {call}")
+        if not isfinite(reward):
+            raise UnusableOutcome(f"turn_rewards: that of call {call} is {reward}; return a finite number")
+
+
+def _details(calls: Sequence[RecordedCall], outcome: EpisodeOutcome) -> dict[str, float]:
+    details = {
+        "calls": float(len(calls)),
+        "forks": float(sum(call.origin not in _CONTINUED for call in calls)),
+        "constrained": float(sum(call.constrained for call in calls)),
+        **{name: float(value) for name, value in outcome.metrics.items() if isfinite(value)},
+    }
+    return details if outcome.success is None else {**details, "success": float(outcome.success)}
+
+
+def _names(agents: Collection[str]) -> str:
+    return ", ".join(agent or '"" (the only one)' for agent in agents)

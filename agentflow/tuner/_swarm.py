@@ -34,7 +34,7 @@ T = TypeVar("T")
 TOKEN_VARIABLE: Final = "AGENTFLOW_SWARM_TOKEN"
 """Environment variable with the token of clients."""
 _KEEP_ALIVE_SHARE: Final = 4
-_LONGEST_PAUSE: Final = 60.0
+_MAX_PAUSE: Final = 60.0
 
 Work: TypeAlias = "Callable[[SwarmEpisode], object]"
 """Plays an episode and ends it, or returns its outcome."""
@@ -233,7 +233,7 @@ class Swarm(AbstractContextManager["Swarm"]):
         try:
             self._call(partial(self._client.abort, episode.begun, why))
         except GatewayError as error:
-            # It has expired: its place was given back already.
+            # It has expired: its slot is offered again.
             logger.info("episode was over", episode=episode.id, problem=error.message)
 
     def calls(self, episode: SwarmEpisode) -> list[RecordedCall]:
@@ -257,7 +257,7 @@ class Swarm(AbstractContextManager["Swarm"]):
                 wait(running, return_when=FIRST_EXCEPTION)
             finally:
                 self._stop()
-            played = sum(each.result() for each in running)
+            played = sum(worker.result() for worker in running)
         self._stopping.clear()
         return played
 
@@ -311,8 +311,8 @@ class Swarm(AbstractContextManager["Swarm"]):
     async def _keep_alive(self) -> None:
         """Keep open episodes from expiring while this process lives."""
         while True:
-            shortest = min((episode.begun.expires for episode in list(self._open)), default=_LONGEST_PAUSE)
-            await anyio.sleep(min(shortest / _KEEP_ALIVE_SHARE, _LONGEST_PAUSE))
+            shortest = min((episode.begun.expires for episode in list(self._open)), default=_MAX_PAUSE)
+            await anyio.sleep(min(shortest / _KEEP_ALIVE_SHARE, _MAX_PAUSE))
             for episode in list(self._open):
                 try:
                     await self._client.alive(episode.begun)

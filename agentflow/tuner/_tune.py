@@ -92,12 +92,12 @@ async def atune(
     **settings: Any,  # noqa: ANN401 - any section of the settings, by its name
 ) -> dict[str, Any]:
     """Train the model behind any agent; the asynchronous form of `tune`. See docs/tuner.md."""
-    given: dict[str, Any] = {**settings, **_section("tasks", tasks), **_section("validation", validation)}
+    values: dict[str, Any] = {**settings, **_section("tasks", tasks), **_section("validation", validation)}
     if isinstance(solve, str):
-        given["solve"], solve = solve, None
+        values["solve"], solve = solve, None
     if agents is not None:
-        given["agents"] = {name: dict(rules) for name, rules in agents.items()}
-    config = load_tune_config(None if config_path is None else fspath(config_path), overrides, given)
+        values["agents"] = {name: dict(rules) for name, rules in agents.items()}
+    config = load_tune_config(None if config_path is None else fspath(config_path), overrides, values)
     if reward is not None and judge is not None:
         raise ConfigurationError("judge: there is a reward as well; leave out one of them")
     run = tune_run(
@@ -152,14 +152,14 @@ def serve_run(
             "backbone: debug plays episodes in this process; use agentflow tune, or another backbone"
         )
     config = with_client_access(config)
-    given = config.tasks
-    own = tasks is None and not (given.data_path or given.benchmark_name or given.reader)
-    if own:
+    settings = config.tasks
+    own_tasks = tasks is None and not (settings.data_path or settings.benchmark_name or settings.reader)
+    if own_tasks:
         # Each draw is the next group that clients have played; there is no end of tasks.
         tasks = [Task(index=0, id="clients", question="")]
         config = config.model_copy(update={"schedule": config.schedule.model_copy(update={"epochs": None})})
     reward = config.reward if reward is None else reward
-    rollouts = WorkflowRollouts(config, None, reward, own_tasks=own, say=say)
+    rollouts = WorkflowRollouts(config, None, reward, own_tasks=own_tasks, say=say)
     return TrainRun(config, tasks=tasks, validation=validation, resume=resume, rollouts=rollouts)
 
 
@@ -216,12 +216,12 @@ def find_solve(reference: str, agentjet: Mapping[str, Any] | None = None) -> Sol
 
         return workflow_agent(reference, agentjet)
     try:
-        found = import_object(reference)
+        solve = import_object(reference)
     except ConfigurationError as error:
         raise ConfigurationError(f"solve: {error}") from None
-    if not callable(found):
+    if not callable(solve):
         raise ConfigurationError(f"solve: {reference} is not a function; write module:function")
-    return found
+    return solve
 
 
 def _section(name: str, tasks: TuneTasks | None) -> dict[str, object]:

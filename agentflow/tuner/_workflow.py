@@ -4,7 +4,7 @@ import inspect
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from functools import partial
-from typing import Final, Protocol, TypeAlias
+from typing import Final, TypeAlias
 
 import anyio
 from msgspec import Struct, structs
@@ -17,9 +17,8 @@ from agentflow.errors import (
     error_line,
     unwrap_group,
 )
-from agentflow.gateway import BegunEpisode, EpisodeMode, EpisodeOutcome, EpisodeReceipt, GatewayError
+from agentflow.gateway import BegunEpisode, EpisodeMode, EpisodeOutcome, GatewayClient, GatewayError
 from agentflow.telemetry import get_logger
-from agentflow.trace import Task
 from agentflow.tuner.judges import SANDBOX, EpisodeJudge, Judged, as_outcome, call_any, takes_sandbox
 
 logger = get_logger(__name__)
@@ -106,33 +105,12 @@ def outcome_of(result: object) -> EpisodeOutcome:
         return EpisodeOutcome(failure=str(error))
 
 
-class PlayerGateway(Protocol):
-    """The gateway as a player of episodes uses it: `agentflow.gateway.GatewayClient`."""
-
-    async def begin(
-        self, task: Task | None = None, *, mode: EpisodeMode | None = None, wait: float = 0.0
-    ) -> BegunEpisode | None:
-        """Begin an episode; `None`: there is none now.
-
-        :raises RunStopped: if the run is over.
-        """
-        ...
-
-    async def end(self, begun: BegunEpisode, outcome: EpisodeOutcome) -> EpisodeReceipt:
-        """End an episode."""
-        ...
-
-    async def abort(self, begun: BegunEpisode, why: str = "") -> None:
-        """Give up an episode."""
-        ...
-
-
 class WorkflowPlayers:
     """Plays the episodes of a gateway with a workflow, several at once, in this process."""
 
     def __init__(
         self,
-        gateway: PlayerGateway,
+        gateway: GatewayClient,
         solve: Solve,
         *,
         judge: EpisodeJudge | None = None,

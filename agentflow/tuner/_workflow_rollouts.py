@@ -3,15 +3,16 @@
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from math import inf
-from typing import Final
+from typing import Final, NamedTuple
 
 import aiohttp
 import anyio
+from anyio.lowlevel import checkpoint
 from pydantic import SecretStr
 
 from agentflow.actors import Supervisor
 from agentflow.errors import ConfigurationError, RunStopped, StopCause
-from agentflow.gateway import EpisodeOutcome, EpisodeState, Gateway, GatewayClient
+from agentflow.gateway import EpisodeOutcome, EpisodeState, Gateway, GatewayClient, GatewaySettings
 from agentflow.learner import (
     JUDGE,
     POLICY,
@@ -75,14 +76,14 @@ async def open_team_workflow(
 
         async def solve(task: Task, policy: PolicyEndpoint) -> EpisodeOutcome:
             async with AsyncExitStack() as stack:
-                own: dict[str, Model] = {}
+                episode_models: dict[str, Model] = {}
                 for role in trained:
                     key = SecretStr(policy.agent(role).api_key)
                     settings = placed[role].model_copy(update={"name": policy.model, "api_key": key})
-                    own[role] = await stack.enter_async_context(
+                    episode_models[role] = await stack.enter_async_context(
                         make_model(settings, Accounts(), endpoints=endpoints)
                     )
-                episode = await runner.play(task, policy.episode, models=own)
+                episode = await runner.play(task, policy.episode, models=episode_models)
             if (failure := external_failure(episode)) is not None:
                 raise RunStopped(StopCause.MODEL, failure.message)
             figures = {
@@ -144,33 +145,16 @@ class WorkflowRollouts:
     async def open(self, context: RolloutContext) -> AsyncGenerator[PolicyRollout]:
         """Start the gateway, and play what is offered."""
         config = self._config
-        async with AsyncExitStack() as stack:
-            judge = await self._open_judge(stack, context.assignment, context.models, context.accounts)
-            gateway = await stack.enter_async_context(Gateway(config.gateway_settings(context.models)))
-            client = await stack.enter_async_context(GatewayClient(gateway.url, gateway.token))
-            rollout = GatewayRollout(
-                client,
-                judge,
-                temperature=config.episodes.temperature_in_training,
-                seed=config.seed,
-                own_tasks=self._own_tasks,
-                version=context.version,
-                engine_ready=context.engine_ready,
-                on_result=context.on_result,
-            )
-            await stack.enter_async_context(rollout.running())
-            if self._solve is not None:
-                solve = await self._open_solve(
-                    stack, self._solve, context.assignment, context.models, gateway, context.accounts
-                )
-                players = await self._players(stack, client, solve, judge)
-                await stack.enter_async_context(players.running())
+        settings, seconds = config.gateway_settings(context.models), config.episodes.episode_seconds
+        async with self._opened(settings, context, seconds) as opened, AsyncExitStack() as stack:
+            if opened.players is not None:
+                await stack.enter_async_context(opened.players.running())
             if self._say is not None:
-                self._say(f"clients: {gateway.url}; their token is in {config.output / 'swarm.json'}")
-            yield rollout
-            await client.finish()
-            if self._solve is None:
-                await _let_clients_leave(client)
+                self._say(f"clients: {opened.url}; their token is in {config.output / 'swarm.json'}")
+            yield opened.rollout
+            await opened.client.finish()
+            if opened.players is None:
+                await _let_clients_leave(opened.client)
 
     async def debug(
         self, config: object, assignment: Assignment, say: Callable[[str], None]
@@ -180,108 +164,107 @@ class WorkflowRollouts:
         Episodes have no time limit, so breakpoints work in the workflow and in rewards.
         """
         del config
-        own = self._config
+        tune_config = self._config
         if self._solve is None:
             raise ConfigurationError(
                 "backbone: debug plays episodes in this process; start swarm serve with another one"
             )
-        if not own.engine.base_url:
+        if not tune_config.engine.base_url:
             raise ConfigurationError(
                 "engine.base_url: backbone=debug starts no engine; name a running server"
             )
-        models = await models_at_engine(own, own.wanted_models())
+        models = await models_at_engine(tune_config, tune_config.wanted_models())
         exact = await renders_tokens(models[POLICY])
-        settings = own.gateway_settings(models, tokens=exact)
+        settings = tune_config.gateway_settings(models, tokens=exact)
         limits = settings.limits.model_copy(
             update={"attempts": 1, "idle_seconds": _DEBUG_SECONDS, "total_seconds": _DEBUG_SECONDS}
         )
+        rules = tune_config.episodes
+        context = RolloutContext(
+            config=tune_config,
+            assignment=assignment,
+            models=models,
+            engine_ready=checkpoint,
+            on_result=lambda result: None,
+            accounts=Accounts(max_tokens=rules.max_total_tokens, max_cost=rules.max_cost),
+        )
         figures: dict[str, float] = {}
+        tasks, size = debug_counts(tune_config)
+        order = TaskOrder(assignment.tasks, seed=tune_config.seed, epochs=tune_config.schedule.epochs)
+        async with self._opened(settings.model_copy(update={"limits": limits}), context, inf) as opened:
+            for step in range(1, (tune_config.schedule.steps or 1) + 1):
+                groups = [await _debug_group(opened, draw, size, say) for draw in order.take(tasks)]
+                if not groups:
+                    break
+                samples = [sample for group in groups for sample in group.samples]
+                figures = report_step(step, samples, tune_config.loss, say)
+        return figures
+
+    @asynccontextmanager
+    async def _opened(
+        self, settings: GatewaySettings, context: RolloutContext, seconds: float
+    ) -> AsyncGenerator["_OpenedGateway"]:
+        """Open the judge, the gateway and the players.
+
+        :param seconds: time limit of an episode.
+        """
         async with AsyncExitStack() as stack:
-            judge = await self._open_judge(stack, assignment, models)
-            gateway = await stack.enter_async_context(Gateway(settings.model_copy(update={"limits": limits})))
+            judge = await self._open_judge(stack, context)
+            gateway = await stack.enter_async_context(Gateway(settings))
             client = await stack.enter_async_context(GatewayClient(gateway.url, gateway.token))
             rollout = GatewayRollout(
                 client,
                 judge,
                 temperature=settings.temperature,
-                seed=own.seed,
+                seed=self._config.seed,
+                version=context.version,
+                own_tasks=self._own_tasks,
+                engine_ready=context.engine_ready,
+                on_result=context.on_result,
             )
             await stack.enter_async_context(rollout.running())
-            solve = await self._open_solve(stack, self._solve, assignment, models, gateway)
-            players = await self._players(stack, client, solve, judge, seconds=inf)
-            tasks, size = debug_counts(own)
-            order = TaskOrder(assignment.tasks, seed=own.seed, epochs=own.schedule.epochs)
-            for step in range(1, (own.schedule.steps or 1) + 1):
-                groups = [
-                    await _debug_group(rollout, client, players, draw, size, say)
-                    for draw in order.take(tasks)
-                ]
-                if not groups:
-                    break
-                figures = report_step(
-                    step, [sample for group in groups for sample in group.samples], own.loss, say
+            solve, rules, players = self._solve, self._config.episodes, None
+            if isinstance(solve, str):
+                team_models = self._config.team_models(context.models)
+                team = open_team_workflow(
+                    self._config, context.assignment, team_models, f"{gateway.url}/v1", context.accounts
                 )
-        return figures
+                solve = await stack.enter_async_context(team)
+            if solve is not None:
+                sandbox = None
+                if takes_sandbox(solve) or judge.needs_sandbox:
+                    supervisor = Supervisor(name="sandboxes", intensity=3, period=60)
+                    await stack.enter_async_context(supervisor)
+                    pool = (await open_sandbox_pool(supervisor, rules)).sandboxes
+                    sandbox = pool.fresh
+                players = WorkflowPlayers(
+                    client, solve, judge=judge, sandbox=sandbox, at_once=rules.workers, seconds=seconds
+                )
+            yield _OpenedGateway(gateway.url, client, rollout, players)
 
-    async def _open_solve(
-        self,
-        stack: AsyncExitStack,
-        solve: Solve | str,
-        assignment: Assignment,
-        models: Mapping[str, ModelSettings],
-        gateway: Gateway,
-        accounts: Accounts | None = None,
-    ) -> Solve:
-        """Return the agent; our own team is opened first."""
-        if not isinstance(solve, str):
-            return solve
-        team = open_team_workflow(
-            self._config, assignment, self._config.team_models(models), f"{gateway.url}/v1", accounts
-        )
-        return await stack.enter_async_context(team)
-
-    async def _players(
-        self,
-        stack: AsyncExitStack,
-        client: GatewayClient,
-        solve: Solve,
-        judge: EpisodeJudge,
-        seconds: float | None = None,
-    ) -> WorkflowPlayers:
-        rules = self._config.episodes
-        seconds = rules.episode_seconds if seconds is None else seconds
-        sandboxes = None
-        if takes_sandbox(solve) or judge.needs_sandbox:
-            supervisor = await stack.enter_async_context(Supervisor(name="sandboxes", intensity=3, period=60))
-            _, _, pool = await open_sandbox_pool(supervisor, rules)
-            sandboxes = pool.fresh
-        return WorkflowPlayers(
-            client,
-            solve,
-            judge=judge,
-            sandbox=sandboxes,
-            at_once=rules.workers,
-            seconds=rules.episode_seconds,
-        )
-
-    async def _open_judge(
-        self,
-        stack: AsyncExitStack,
-        assignment: Assignment,
-        models: Mapping[str, ModelSettings],
-        accounts: Accounts | None = None,
-    ) -> EpisodeJudge:
+    async def _open_judge(self, stack: AsyncExitStack, context: RolloutContext) -> EpisodeJudge:
         """Return the judge of the run, with its model if there is one."""
+        assignment = context.assignment
         spec = assignment.metric if self._reward is None else self._reward
         options = assignment.options if self._reward is None else None
         model = None
-        if JUDGE in models:
+        if JUDGE in context.models:
             supervisor = await stack.enter_async_context(Supervisor(name="judge", intensity=3, period=60))
-            model = (await open_models(supervisor, {JUDGE: models[JUDGE]}, accounts or Accounts()))[JUDGE]
+            model = (await open_models(supervisor, {JUDGE: context.models[JUDGE]}, context.accounts))[JUDGE]
         judge = make_judge(spec, options=options, model=model)
         if not self._own_tasks:
             await judge.prepare(assignment.tasks)
         return judge
+
+
+class _OpenedGateway(NamedTuple):
+    """The gateway of a run, with its rollout."""
+
+    url: str
+    client: GatewayClient
+    rollout: GatewayRollout
+    players: WorkflowPlayers | None
+    """Players in this process; `None`: only clients of a swarm play."""
 
 
 async def _let_clients_leave(client: GatewayClient) -> None:
@@ -294,27 +277,23 @@ async def _let_clients_leave(client: GatewayClient) -> None:
 
 
 async def _debug_group(
-    rollout: GatewayRollout,
-    client: GatewayClient,
-    players: WorkflowPlayers,
-    draw: TaskDraw,
-    size: int,
-    say: Callable[[str], None],
+    opened: _OpenedGateway, draw: TaskDraw, size: int, say: Callable[[str], None]
 ) -> Group:
     """Play the episodes of a draw one after the other and print each."""
+    assert opened.players is not None
     say(f"task {draw.task.id}: {_short(draw.task.question)}")
     results: list[EpisodeResult | None] = [None] * size
     groups: list[Group] = []
 
     async def group() -> None:
-        groups.append(await rollout.group(draw, size, results))
+        groups.append(await opened.rollout.group(draw, size, results))
 
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(group)
         for member in range(size):
-            while (begun := await client.begin(wait=POLL_SECONDS)) is None:
+            while (begun := await opened.client.begin(wait=POLL_SECONDS)) is None:
                 pass
-            outcome = await players.play(begun)
+            outcome = await opened.players.play(begun)
             say(f"  episode {member + 1}:")
             if outcome is not None and outcome.answer is not None:
                 say(f"    answer: {_short(outcome.answer) or '(none)'}")

@@ -9,7 +9,7 @@ from itertools import zip_longest
 from typing import Final, NamedTuple
 
 from agentflow.values._clauses import Span, asserted, sentences, within
-from agentflow.values._dates import MONTHS
+from agentflow.values._numbers import MONTHS
 
 _LETTERS: Final = str.maketrans({
     "ø": "o", "ł": "l", "đ": "d", "ð": "d", "þ": "th", "ß": "ss", "æ": "ae", "œ": "oe", "ı": "i",

@@ -21,9 +21,15 @@ from agentflow.values._clauses import (
     sentences,
     within,
 )
-from agentflow.values._dates import DateMention, find_dates
 from agentflow.values._names import CONNECTING, NameReader
-from agentflow.values._numbers import join_units, plain_numbers, same_number, stated_number
+from agentflow.values._numbers import (
+    DateMention,
+    find_dates,
+    join_units,
+    plain_numbers,
+    same_number,
+    stated_number,
+)
 from agentflow.values._values import (
     BoolValue,
     DateValue,

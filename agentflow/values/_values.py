@@ -10,9 +10,8 @@ from typing import Final, TypeAlias
 from msgspec import Struct
 
 from agentflow.text import tokens
-from agentflow.values._dates import find_dates, show_date, valid_date
 from agentflow.values._names import normalise_name
-from agentflow.values._numbers import read_number, same_number, show_number
+from agentflow.values._numbers import find_dates, read_number, same_number, show_date, show_number, valid_date
 
 _QUOTES: Final = "\"'“”‘’«»`*_"
 _SEPARATED: Final = re.compile(r"[,;]|\b(?:and|or|then)\b|&", re.IGNORECASE)

@@ -10,6 +10,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from agentflow.actors import Supervisor
+from agentflow.engine import EpisodeEngine, EpisodeSettings
 from agentflow.journal import MemoryPage
 from agentflow.models import (
     Accounts,
@@ -23,8 +24,8 @@ from agentflow.models import (
 )
 from agentflow.sandbox import Sandbox, SandboxSettings, Tool
 from agentflow.scoring import make_metric
-from agentflow.team import EpisodeSettings, Team, TeamAgent
-from agentflow.trace import Episode, MemoryBlobStore, NextStepRequest, Task, digest
+from agentflow.team import Team, TeamAgent
+from agentflow.trace import Episode, NextStepRequest, Task, digest
 from examples.first_training.teacher import CODE, SEARCH
 
 __all__ = ["Seeded", "TaskOutcome", "play"]
@@ -80,8 +81,8 @@ async def play(
 
         async def one(number: int, task: Task) -> None:
             async with room, await sandbox.fork() as own:
-                agent = TeamAgent(team=team, tools=tools, settings=settings)
-                episode = await agent.solve(task, own, MemoryPage())
+                engine = EpisodeEngine(agent=TeamAgent(team), tools=tools, settings=settings)
+                episode = await engine.solve(task, own, MemoryPage())
             scored = await metric.score(episode.answer, task)
             outcomes[number] = _outcome(episode, scored.score >= 1)
 
@@ -107,18 +108,9 @@ def _outcome(episode: Episode, right: bool) -> TaskOutcome:
 
 @asynccontextmanager
 async def _team(planner: Model) -> AsyncGenerator[Team]:
-    images = MemoryBlobStore()
     async with make_model(ModelSettings(name="offline"), Accounts()) as offline:
-        team = Team(
-            planner=planner,
-            analyst=offline,
-            executor=offline,
-            verifier=offline,
-            generator=offline,
-            put_blob=images.put,
-            blob=images.read,
-            short_prompts=True,
-        )
+        models = dict.fromkeys(("analyst", "executor", "verifier", "generator"), offline)
+        team = Team({**models, "planner": planner}, short_prompts=True)
         async with Supervisor(team.specs(), name="team"):
             yield team
 

@@ -18,7 +18,7 @@ import pytest
 
 from agentflow.gateway import GatewaySettings
 from agentflow.gateway import _server as gateway_server
-from agentflow.http_server import Connections, _bodies, _connections
+from agentflow.http_server import Connections, _bodies, _servers
 from agentflow.interop import serve_tasks
 from agentflow.readers import serve_environments
 from tests.agentflow.gateway._registry import EchoModel, offers, registry_at, served
@@ -30,7 +30,7 @@ from tests.fuzz.test_request_framings import recording
 CATEGORY = "connections"
 TOKEN = "token-of-the-owner"
 LIMITS = {
-    _connections: {"HEADER_SECONDS": 0.4, "IDLE_SECONDS": 0.4, "STALLED_SECONDS": 0.4, "QUIET_SECONDS": 0.05, "LINGER_SECONDS": 0.3, "CHECK_SECONDS": 0.05},
+    _servers: {"HEADER_SECONDS": 0.4, "IDLE_SECONDS": 0.4, "STALLED_SECONDS": 0.4, "QUIET_SECONDS": 0.05, "LINGER_SECONDS": 0.3, "CHECK_SECONDS": 0.05},
     _bodies: {"PIECE_SECONDS": 0.4, "HELD_SECONDS": 0.4},
     gateway_server: {"REFUSED_SECONDS": 0.05},
 }  # fmt: skip
@@ -289,7 +289,7 @@ async def _kept(aim: Aim) -> str:
 async def _later_heads(aim: Aim) -> str:
     """Make a request, then send most of a head; all of them together have a limit."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_connections, "WAITING_BYTES", 200_000)
+        patch.setattr(_servers, "WAITING_BYTES", 200_000)
         links = await opened_links(aim, 15, aim.good)
         for writer in links:
             writer.write(aim.head("")[:-2] + (b"X: " + b"y" * 7_000 + b"\r\n") * 5)

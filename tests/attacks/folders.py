@@ -20,7 +20,7 @@ import pytest
 import agentflow._folder_files
 from agentflow.cli import main
 from agentflow.errors import ConfigurationError
-from agentflow.gateway._places import recorded_calls
+from agentflow.gateway import recorded_calls
 from tests.agentflow.learner.test_token_page import write_run
 from tests.attacks._table import Attack, attacks
 

@@ -134,7 +134,7 @@ async def observe(folder: Path, table: list[Attack]) -> dict[str, str]:
         served(registry, settings) as url,
         httpx2.AsyncClient(base_url=url, timeout=60) as client,
     ):
-        await registry.collector.offer(offers(size=2))
+        await registry.slots.offer(offers(size=2))
         keys: list[str] = []
         for _ in range(2):
             begun = await registry.begin(OWNER)

@@ -119,8 +119,8 @@ def test_the_glossary_is_short_and_names_each_term_once() -> None:
     ("words", "file"),
     [
         ("seccomp filter", "runtimes/"),
-        ("branch sandbox", "agentflow/growth/_branch_sandboxes.py"),
-        ("learning rate", "agentflow/learner/local/_optimizer.py"),
+        ("branch sandbox", "agentflow/engine/_sandboxes.py"),
+        ("learning rate", "agentflow/learner/local/_model.py"),
         ("rate limit", "mcp_servers/"),
         ("navigation", "mcp_servers/browser/_navigation.py"),
         ("prefix packing", "agentflow/learner/packing.py"),

@@ -2,9 +2,15 @@
 # torch and transformers are partially typed.
 """Attention along a tree, registered as an attention implementation of transformers."""
 
-from typing import Any, Literal
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from itertools import pairwise
+from typing import Any, Literal, NamedTuple
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from transformers import AttentionInterface, AttentionMaskInterface
@@ -12,7 +18,6 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import sdpa_mask
 
 from agentflow.errors import ConfigurationError
-from agentflow.learner.compute._tree import QueryBlock, TreeMask
 
 NAME = "agentflow_tree"
 """Name of the implementation in transformers."""
@@ -20,6 +25,128 @@ NAME = "agentflow_tree"
 Attention = Literal["auto", "blocks", "dense", "flex"]
 """Attention kernel: blocks of queries with the keys they see, torch's own with a dense mask, or FlexAttention; `auto`: the
 fastest of these on the device."""
+
+QUERIES = 128
+"""Maximum number of queries in a block of a chain."""
+KEY_COST = 16
+"""Cost of fetching a key, in scores of a query and a key."""
+BLOCK_COST = 2048
+"""Cost of a block, likewise."""
+
+
+class QueryBlock(NamedTuple):
+    """Neighbouring queries, and every key that any of them sees."""
+
+    begin: int
+    """First query."""
+    end: int
+    """Index after the last query."""
+    keys: Tensor | slice
+    """Ancestors of the first query, in order, and the queries themselves."""
+    open: int
+    """Number of leading keys that every query sees."""
+    hidden: Tensor
+    """(queries, remaining keys) True where a key is hidden from a query."""
+
+
+@dataclass(eq=False)
+class TreeMask:
+    """Visibility of tokens: `j` sees `i` if and only if `i <= j < ends[i]`, and `i` is in its window."""
+
+    ends: NDArray[np.int64]
+    """Index after the subtree of each token."""
+    depths: NDArray[np.int64]
+    """Depth of each token."""
+    device: torch.device
+    """Device of the model."""
+    seen: list[int] = field(default_factory=list[int])
+    """Layers whose attention followed the tree, once per forward."""
+    window: int | None = None
+    """Number of tokens that a token sees, the last of which is itself; `None`: its whole path."""
+    _windows: dict[int, "TreeMask"] = field(default_factory=dict[int, "TreeMask"])
+
+    def within(self, window: int | None) -> "TreeMask":
+        """Return the visibility in layers with a sliding window."""
+        if window is None or window > self.depths.max():
+            return self
+        if window not in self._windows:
+            # FSDP walks through the arguments of layers: no circle.
+            self._windows[window] = replace(self, window=window, _windows={})
+        return self._windows[window]
+
+    @cached_property
+    def blocks(self) -> Sequence[QueryBlock]:
+        """All queries, in blocks that minimise hidden scores and repeated fetches."""
+        return [self._block(begin, end) for begin, end in _cut(self.ends, self.depths)]
+
+    @cached_property
+    def visible(self) -> Tensor:
+        """(tokens, tokens) Dense visibility mask."""
+        indices = torch.arange(len(self.ends), device=self.device)
+        return self._sees(indices[:, None], indices)
+
+    @cached_property
+    def flex_mask(self) -> Any:  # noqa: ANN401 - FlexAttention's
+        """Blocks of queries and keys that FlexAttention computes."""
+        from torch.nn.attention.flex_attention import create_block_mask
+
+        size, sees = len(self.ends), self._sees
+
+        def visible(batch: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+            return sees(query, key)
+
+        # Compiled, so that the mask of all pairs is never in memory.
+        compiled = self.device.type == "cuda"
+        return create_block_mask(visible, None, None, size, size, device=str(self.device), _compile=compiled)
+
+    @cached_property
+    def _sees(self) -> Callable[[Tensor, Tensor], Tensor]:
+        """Return whether a query sees a key, by their indices."""
+        ends, depths = (torch.from_numpy(array).to(self.device) for array in (self.ends, self.depths))
+        window = self.window
+        if window is None:
+            return lambda query, key: (key <= query) & (query < ends[key])
+        return lambda query, key: (
+            (key <= query) & (query < ends[key]) & (depths[query] - depths[key] < window)
+        )
+
+    def _block(self, begin: int, end: int) -> QueryBlock:
+        """Return the block of these queries."""
+        before = np.flatnonzero(self.ends[:begin] > begin)
+        opened = int((self.ends[before] >= end).sum())
+        if self.window is not None:
+            before, opened = before[self.depths[begin:end].min() - self.depths[before] < self.window], 0
+        keys = np.concatenate((before, np.arange(begin, end)))
+        queries, others = np.arange(begin, end)[:, None], keys[opened:]
+        unseen = (others > queries) | (queries >= self.ends[others])
+        if self.window is not None:
+            unseen |= self.depths[queries] - self.depths[others] >= self.window
+        hidden = torch.from_numpy(unseen).to(self.device)
+        # Neighbours need no fetching.
+        if len(keys) == end - keys[0]:
+            return QueryBlock(begin, end, slice(int(keys[0]), end), opened, hidden)
+        return QueryBlock(begin, end, torch.from_numpy(keys).to(self.device), opened, hidden)
+
+
+def _cut(ends: NDArray[np.int64], depths: NDArray[np.int64]) -> list[tuple[int, int]]:
+    """Return the bounds of blocks: branches are joined while that costs less than another block."""
+    size = len(ends)
+    # True where the parent of a token is the token before it.
+    continues = np.concatenate(([False], ends[:-1] > np.arange(1, size)))
+    starts = [*np.flatnonzero(~continues | (np.arange(size) % QUERIES == 0)).tolist(), size]
+    bounds: list[tuple[int, int]] = []
+    begin, above = 0, 0
+    for start, stop in pairwise(starts):
+        if start == begin:
+            continue
+        depth = int(depths[start])
+        have, more = start - begin, stop - start
+        apart = more * (depth + more) + KEY_COST * (depth + more) + BLOCK_COST
+        if more * (above + 2 * have + more) > apart:
+            bounds.append((begin, start))
+            begin, above = start, depth
+    bounds.append((begin, size))
+    return bounds
 
 
 def attend(
@@ -31,21 +158,17 @@ def attend(
     *,
     tree: TreeMask | None = None,
     attention: Attention = "auto",
-    scaling: float | None = None,
-    dropout: float = 0.0,
     **others: Any,  # noqa: ANN401 - differs by layer
 ) -> tuple[Tensor, None]:
     """Compute the attention of a layer: along the tree if there is one, otherwise over rows as transformers does.
 
     :raises ConfigurationError: if the layer needs more than windows, soft-capped scores and sinks.
     """
-    softcap, sinks = others.get("softcap"), others.get("s_aux")
+    softcap, sinks, scaling = others.get("softcap"), others.get("s_aux"), others.get("scaling")
     scale = scaling if scaling is not None else query.shape[-1] ** -0.5
     if tree is None:
         if softcap is None and sinks is None:
-            return sdpa_attention_forward(
-                module, query, key, value, attention_mask, dropout=dropout, scaling=scaling, **others
-            )
+            return sdpa_attention_forward(module, query, key, value, attention_mask, **others)
         if attention_mask is None:
             pairs = (query.shape[2], key.shape[2])
             attention_mask = torch.ones(pairs, dtype=torch.bool, device=query.device).tril(
@@ -55,7 +178,7 @@ def attend(
         return out.transpose(1, 2).contiguous(), None
     if others.get("position_bias") is not None:
         raise ConfigurationError(f"{type(module).__name__} has a position bias")
-    if dropout:
+    if others.get("dropout"):
         raise ConfigurationError(
             f"{type(module).__name__} has attention dropout, which differs between layouts: set attention_dropout to 0"
         )
@@ -94,7 +217,7 @@ def dense(
             query, key, value, attn_mask=visible, scale=scale, enable_gqa=query.shape[1] != key.shape[1]
         )
     groups = query.shape[1] // key.shape[1]
-    keys, values = (_exact(one.repeat_interleave(groups, 1)) for one in (key, value))
+    keys, values = (_exact(tensor.repeat_interleave(groups, 1)) for tensor in (key, value))
     scores = (_exact(query) * scale) @ keys.mT
     if softcap is not None:
         scores = torch.tanh(scores / softcap) * softcap
@@ -170,23 +293,29 @@ class _ByBlocks(torch.autograd.Function):
         sinks = others[0] if others else None
         tree: TreeMask = ctx.tree
         keys, values = key[0], value[0]
-        queries, outs, grads = (_grouped(one, keys) for one in (query, out, grad))
+        queries, outs, grads = (_grouped(tensor, keys) for tensor in (query, out, grad))
         query_grad, key_grad, value_grad = torch.empty_like(query), _zeros(keys), _zeros(values)
         sink_grad = None if sinks is None else _zeros(sinks)
         query_grads = _grouped(query_grad, keys)
         for block in tree.blocks:
-            asked, seen, given = _chosen(queries, block), keys[:, block.keys], _chosen(grads, block)
-            weights, slope = _weights(asked, seen, block, ctx.scale, ctx.softcap, sinks)
-            _add(value_grad, block, weights.mT @ given)
-            inner = (given * _chosen(outs, block)).sum(-1, keepdim=True)
-            scores = (given @ _exact(values[:, block.keys]).mT).sub_(inner).mul_(weights).mul_(ctx.scale)
+            block_queries, block_keys, block_grads = (
+                _chosen(queries, block),
+                keys[:, block.keys],
+                _chosen(grads, block),
+            )
+            weights, slope = _weights(block_queries, block_keys, block, ctx.scale, ctx.softcap, sinks)
+            _add(value_grad, block, weights.mT @ block_grads)
+            inner = (block_grads * _chosen(outs, block)).sum(-1, keepdim=True)
+            scores = (
+                (block_grads @ _exact(values[:, block.keys]).mT).sub_(inner).mul_(weights).mul_(ctx.scale)
+            )
             if slope is not None:
                 scores.mul_(slope)
             if sink_grad is not None:
                 sunk = inner * (1 - weights.sum(-1, keepdim=True))
                 sink_grad -= sunk.unflatten(1, (-1, block.end - block.begin)).sum((2, 3)).flatten()
-            _put(query_grads, block, scores @ _exact(seen))
-            _add(key_grad, block, scores.mT @ asked)
+            _put(query_grads, block, scores @ _exact(block_keys))
+            _add(key_grad, block, scores.mT @ block_queries)
         return (
             query_grad,
             key_grad[None].to(key.dtype),

@@ -13,10 +13,9 @@ import torch
 from torch import Tensor, nn
 
 from agentflow.errors import ConfigurationError
-from agentflow.learner._rows import Row, scoring_row
 from agentflow.learner.compute._attention import NAME
 from agentflow.learner.compute._scores import decoder_of, plain_model, scores
-from agentflow.learner.packing import Packed, pack
+from agentflow.learner.packing import Packed, Row, pack, scoring_row
 
 SHARED, BRANCHES = 6, (5, 7)
 """Number of tokens in the verification rows: the shared prefix, and each branch."""
@@ -222,9 +221,9 @@ def _of_unit_gain(weight: Tensor) -> Tensor:
     return weight.div_(spread) if spread else weight
 
 
-def _near(one: Tensor, other: Tensor) -> bool:
+def _near(ours: Tensor, theirs: Tensor) -> bool:
     """Return true if no element differs by more than the tolerance; NaN differs."""
-    return bool(((one - other).abs() <= TOLERANCE).all())
+    return bool(((ours - theirs).abs() <= TOLERANCE).all())
 
 
 def _own_scores(plain: Any, row: Row) -> Tensor:  # noqa: ANN401

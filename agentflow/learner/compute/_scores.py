@@ -14,10 +14,8 @@ from torch.autograd.function import once_differentiable
 from torch.utils.checkpoint import checkpoint
 
 from agentflow.errors import ConfigurationError
-from agentflow.learner._rows import Row
-from agentflow.learner.compute._attention import NAME, Attention
-from agentflow.learner.compute._tree import TreeMask
-from agentflow.learner.packing import Packed, pack
+from agentflow.learner.compute._attention import NAME, Attention, TreeMask
+from agentflow.learner.packing import Packed, Row, pack
 
 LOGITS = 2**24
 """Maximum number of logits in memory at once: 64 MB."""
@@ -49,7 +47,7 @@ def scores(model: nn.Module, packed: Packed, *, attention: Attention = "auto") -
         ids, index = packed.paths()
         # Padding is on the right, where no token of the row sees it: no mask is needed.
         outputs = decoder_of(plain)(input_ids=_tensor(ids, device), use_cache=False)
-        places = index[packed.predicting]
+        positions = index[packed.predicting]
     else:
         tree = TreeMask(packed.ends, packed.positions, device)
         outputs = decoder_of(plain)(
@@ -62,11 +60,11 @@ def scores(model: nn.Module, packed: Packed, *, attention: Attention = "auto") -
             use_cache=False,
         )
         _all_followed(plain, tree)
-        places = packed.predicting
+        positions = packed.predicting
     values = _label_scores(
         plain,
         outputs,
-        places=_tensor(places, device),
+        positions=_tensor(positions, device),
         temperatures=packed.temperatures,
         lines=packed.lines,
         labels=_tensor(packed.labels, device),
@@ -111,7 +109,7 @@ def _label_scores(
     model: Any,  # noqa: ANN401
     outputs: Any,  # noqa: ANN401 - the decoder's, of a type of its own
     *,
-    places: Tensor,
+    positions: Tensor,
     temperatures: NDArray[np.float32],
     lines: NDArray[np.int64],
     labels: Tensor,
@@ -131,20 +129,20 @@ def _label_scores(
     heat = torch.from_numpy(temperatures).to(states.device)
     line_of = torch.from_numpy(lines).to(states.device)
     portion = max(1, LOGITS // model.config.get_text_config().vocab_size)
-    cuts = [*range(0, len(places), portion), len(places)]
+    cuts = [*range(0, len(positions), portion), len(positions)]
     label_cuts = np.searchsorted(lines, cuts).tolist()
-    found: list[tuple[Tensor, Tensor]] = []
+    values: list[tuple[Tensor, Tensor]] = []
     for number in range(len(cuts) - 1):
         chosen = slice(cuts[number], cuts[number + 1])
         some = slice(label_cuts[number], label_cuts[number + 1])
-        parts = (states[places[chosen]], heat[chosen], line_of[some] - cuts[number], labels[some])
+        parts = (states[positions[chosen]], heat[chosen], line_of[some] - cuts[number], labels[some])
         if len(cuts) > 2 and torch.is_grad_enabled():
             again: Any = checkpoint(_portion, head, *parts, use_reentrant=False, preserve_rng_state=False)
-            found.append(again)
+            values.append(again)
         else:
-            found.append(_portion(head, *parts))
-    found_log_probs, entropies = zip(*found, strict=True)
-    return torch.cat(found_log_probs), torch.cat(entropies)
+            values.append(_portion(head, *parts))
+    label_log_probs, entropies = zip(*values, strict=True)
+    return torch.cat(label_log_probs), torch.cat(entropies)
 
 
 class _Head:

@@ -11,7 +11,7 @@ from agentflow.learner.local._fine_tune import (
     lessons_of,
     mean_loss,
 )
-from agentflow.learner.local._model_files import merge_adapters
+from agentflow.learner.local._model import merge_adapters
 
 __all__ = [
     "FineTuneSettings",

@@ -4,7 +4,6 @@
 import os
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from pathlib import Path
@@ -24,11 +23,13 @@ from agentflow.errors import AgentFlowError, ConfigurationError, LossFailure, Ru
 from agentflow.learner._backbone import Figures
 from agentflow.learner._checkpoints import CheckpointError
 from agentflow.learner._policy import OptimizerSettings, PolicySettings, find_model
-from agentflow.learner._rows import Row
-from agentflow.learner.local._model import Policy, device_of, load_policy
-from agentflow.learner.local._model_files import (
+from agentflow.learner.local._model import (
     BackboneState,
+    Optimizer,
+    Policy,
     adapter_weights,
+    device_of,
+    load_policy,
     merged_weights,
     randomness,
     read_state,
@@ -39,9 +40,8 @@ from agentflow.learner.local._model_files import (
     write_model,
     write_state,
 )
-from agentflow.learner.local._optimizer import Optimizer
 from agentflow.learner.losses import LossSettings, loss_of, merge_figures
-from agentflow.learner.packing import Packed, pack
+from agentflow.learner.packing import Packed, Row, pack
 
 _SMALL_BUDGET = 1024
 """Tokens of a micro-batch on a CPU: with 16,384, a step of 135 million weights on 2,100 tokens takes a quarter longer."""
@@ -79,7 +79,7 @@ def share_of(packed: Sequence[Packed], ranks: int, rank: int) -> list[tuple[Pack
     Loads are balanced: the largest micro-batch first, to the rank with the least. A rank with fewer repeats the smallest
     one, marked `False`: it takes part in the collectives and adds nothing.
     """
-    sizes = [len(one) for one in packed]
+    sizes = [len(batch) for batch in packed]
     shares: list[list[int]] = [[] for _ in range(ranks)]
     loads = [0] * ranks
     for number in sorted(range(len(sizes)), key=lambda number: (-sizes[number], number)):
@@ -163,13 +163,13 @@ class Ranks:
             dist.broadcast_object_list(values, src=0, group=self._group)
         return values[0]
 
-    def gather(self, found: object) -> list[Any]:
+    def gather(self, value: object) -> list[Any]:
         """Return the values of all ranks, in order, on every rank."""
         if self.count == 1:
-            return [found]
-        all_found: list[Any] = [None] * self.count
-        dist.all_gather_object(all_found, found, group=self._group)
-        return all_found
+            return [value]
+        values: list[Any] = [None] * self.count
+        dist.all_gather_object(values, value, group=self._group)
+        return values
 
 
 _log = structlog.get_logger(__name__)
@@ -244,11 +244,11 @@ class LocalBackbone:
 
     def step(self, rows: Sequence[Row], loss: LossSettings) -> Figures:
         """Make one optimizer step on all rows; see `Backbone`."""
-        return self._together("_step", self._portable(rows), loss)
+        return self._together("_step", list(rows), loss)
 
     def log_probs(self, rows: Sequence[Row], *, reference: bool = False) -> list[NDArray[np.float32]]:
         """Return the log-probability of each trained token of each row; see `Backbone`."""
-        return self._together("_log_probs", self._portable(rows), reference)
+        return self._together("_log_probs", list(rows), reference)
 
     def export(self, folder: Path, *, adapters: bool = False, durable: bool = True) -> Path:
         """Write the model for an engine; see `Backbone`.
@@ -282,10 +282,6 @@ class LocalBackbone:
         if self._ranks.count > 1 and self.leads:
             self._ranks.broadcast(None)
         self._ranks.leave()
-
-    def _portable(self, rows: Sequence[Row]) -> list[Row]:
-        """Return rows without their token tree if they are sent to other ranks; each rank builds it again."""
-        return list(rows) if self._ranks.count == 1 else [replace(row, end=None) for row in rows]
 
     def _together(self, name: str, *arguments: object) -> Any:  # noqa: ANN401 - what the method of that name gives
         if not self.leads:
@@ -362,7 +358,7 @@ class LocalBackbone:
             try:
                 value, figures = loss_of(log_probs, [rows[number] for number in numbers], loss, entropy)
             except LossFailure as failure:
-                bad += [numbers[place] for place in failure.rows]
+                bad += [numbers[index] for index in failure.rows]
                 # The other ranks wait for this one's part of the gradient.
                 value, figures = log_probs.sum() * 0.0, {}
             # A repeated micro-batch only takes part in the collectives.
@@ -371,21 +367,21 @@ class LocalBackbone:
                 total += value.item()
                 parts.append(figures)
                 mine |= _by_row(packed, log_probs.detach())
-        found = self._ranks.gather((total, parts, bad, mine))
-        figures = merge_figures(part for _, theirs, _, _ in found for part in theirs)
-        figures |= batch_figures(rows, batches) | {"step/loss": sum(value for value, _, _, _ in found)}
+        results = self._ranks.gather((total, parts, bad, mine))
+        figures = merge_figures(part for _, theirs, _, _ in results for part in theirs)
+        figures |= batch_figures(rows, batches) | {"step/loss": sum(value for value, _, _, _ in results)}
         return (
             figures,
-            sorted({row for _, _, theirs, _ in found for row in theirs}),
-            _in_order(theirs for _, _, _, theirs in found),
+            sorted({row for _, _, theirs, _ in results for row in theirs}),
+            _in_order(theirs for _, _, _, theirs in results),
         )
 
     def _batches(self, rows: list[Row]) -> list[Packed]:
-        known = self._policy.plain.get_input_embeddings().weight.shape[0]
+        vocabulary = self._policy.plain.get_input_embeddings().weight.shape[0]
         for number, row in enumerate(rows):
-            if not 0 <= row.ids.min() <= row.ids.max() < known:
+            if not 0 <= row.ids.min() <= row.ids.max() < vocabulary:
                 raise ConfigurationError(
-                    f"row {number} has token {row.ids.max()}, but the model has tokens 0 to {known - 1}: "
+                    f"row {number} has token {row.ids.max()}, but the model has tokens 0 to {vocabulary - 1}: "
                     "it was sampled by another model"
                 )
         return micro_batches(
@@ -507,8 +503,8 @@ def _by_row(packed: Packed, values: Tensor) -> dict[int, NDArray[np.float32]]:
 
 def _in_order(parts: Iterable[dict[int, NDArray[np.float32]]]) -> list[NDArray[np.float32]]:
     """Return the values of all ranks in the order of the rows."""
-    found = {number: values for part in parts for number, values in part.items()}
-    return [found[number] for number in sorted(found)]
+    by_row = {number: values for part in parts for number, values in part.items()}
+    return [by_row[number] for number in sorted(by_row)]
 
 
 def _enumerated(numbers: list[int]) -> str:

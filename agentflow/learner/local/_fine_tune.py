@@ -13,8 +13,8 @@ from agentflow._typeguards import is_list, is_mapping
 from agentflow.errors import ConfigurationError, error_line
 from agentflow.learner._backbone import Backbone, Figures
 from agentflow.learner._checkpoints import Checkpoints
-from agentflow.learner._rows import Row
 from agentflow.learner.losses import LossSettings
+from agentflow.learner.packing import Row
 from agentflow.settings import Section
 from agentflow.text import escape_special_tokens
 
@@ -177,14 +177,14 @@ def _special_tokens(tokenizer: Any) -> re.Pattern[str]:  # noqa: ANN401
     return re.compile("|".join(re.escape(name) for name in names if len(name) > 1) or "(?!)")
 
 
-def _escaped(value: Any, own: re.Pattern[str]) -> Any:  # noqa: ANN401 - JSON
+def _escaped(value: Any, special: re.Pattern[str]) -> Any:  # noqa: ANN401 - JSON
     """Return a value in which no text is a special token, except the role of a message, which is part of the template."""
     if isinstance(value, str):
-        return own.sub(lambda found: f"{found[0][0]} {found[0][1:]}", escape_special_tokens(value))
+        return special.sub(lambda match: f"{match[0][0]} {match[0][1:]}", escape_special_tokens(value))
     if is_list(value):
-        return [_escaped(each, own) for each in value]
+        return [_escaped(member, special) for member in value]
     if is_mapping(value):
-        return {key: each if key == "role" else _escaped(each, own) for key, each in value.items()}
+        return {key: member if key == "role" else _escaped(member, special) for key, member in value.items()}
     return value
 
 

@@ -5,19 +5,22 @@ depend on how a step is split into rows, micro-batches or machines. torch is imp
 See docs/losses.md.
 """
 
-from agentflow.learner._rows import Row, merge_rows
-from agentflow.learner.losses import _policy as _policy  # the built-in losses register themselves
-from agentflow.learner.losses._loss_of import PolicyLoss, loss_of, merge_figures, policy_loss
-from agentflow.learner.losses._registry import (
+from agentflow.learner.losses._loss import (
+    Aggregation,
+    LossSettings,
+    PolicyLoss,
     TokenBatch,
     TokenLoss,
     TokenLosses,
     find_loss,
     loss_names,
+    loss_of,
+    merge_figures,
+    policy_loss,
     register_loss,
 )
-from agentflow.learner.losses._settings import Aggregation, LossSettings
 from agentflow.learner.losses._step import advantages_of, rows_of, step_rows
+from agentflow.learner.packing import Row, merge_rows
 
 __all__ = [
     "Aggregation",

@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 
 from agentflow.errors import LossFailure
 from agentflow.learner._groups import Sample
-from agentflow.learner._rows import Row
-from agentflow.learner.losses._settings import LossSettings
-from agentflow.trace import Tokens, TokenSpan, TokenTree
+from agentflow.learner.losses._loss import LossSettings
+from agentflow.learner.packing import Row
+from agentflow.trace import Tokens
 
 FLOOR = 1e-6
 """Added to the standard deviation before dividing by it."""
@@ -35,9 +35,8 @@ def rows_of(samples: Sequence[Sample], settings: LossSettings) -> list[Row]:
 def step_rows(samples: Sequence[Sample], settings: LossSettings) -> tuple[list[Row], dict[str, float]]:
     """Return the rows of a step in the order of the samples, and figures about them.
 
-    Each call that has a trained token is a row. The calls form one token tree, in which packing finds their shared
-    prefixes. The figures count groups, rewards and advantages, trained tokens, and tokens left out by reason.
-    See docs/losses.md.
+    Each call that has a trained token is a row. The figures count groups, rewards and advantages, trained tokens, and
+    tokens left out by reason. See docs/losses.md.
 
     :raises LossFailure: if a sample is unusable: its reward is not finite, or log-probabilities are missing.
     """
@@ -113,21 +112,39 @@ def call_weights(
 def _rows(
     samples: Sequence[Sample], advantages: Sequence[NDArray[np.float64]], settings: LossSettings
 ) -> list[Row]:
-    calls = [
-        (episode, samples[episode].calls[number], float(advantages[episode][number]))
-        for episode, number in _trained_calls(samples, settings)
-    ]
+    numbers = _trained_calls(samples, settings)
+    calls = [samples[episode].calls[number] for episode, number in numbers]
     weights = call_weights(
-        [_trained(call) for _, call, _ in calls],
-        [episode for episode, _, _ in calls],
-        [samples[episode].multiplicity for episode, _, _ in calls],
+        [_trained(call) for call in calls],
+        [episode for episode, _ in numbers],
+        [samples[episode].multiplicity for episode, _ in numbers],
         settings,
     )
-    tree = TokenTree()
     return [
-        _row(tree, call, unit, advantage, float(weight), samples[episode].temperature)
-        for unit, ((episode, call, advantage), weight) in enumerate(zip(calls, weights, strict=True))
+        _row(
+            call,
+            ids,
+            unit=unit,
+            advantage=float(advantages[episode][number]),
+            weight=float(weight),
+            temperature=samples[episode].temperature,
+        )
+        for unit, ((episode, number), call, ids, weight) in enumerate(
+            zip(numbers, calls, _ids_of(calls), weights, strict=True)
+        )
     ]
+
+
+def _ids_of(calls: Sequence[Tokens]) -> list[NDArray[np.int32]]:
+    """Return all ids of each call; consecutive calls that continue each other share the array of the last."""
+    arrays: list[NDArray[np.int32]] = []
+    longest, array = (), np.zeros(0, np.int32)
+    for call in reversed(calls):
+        path = call.prompt + call.sampled
+        if path != longest[: len(path)]:
+            longest, array = path, np.array(path, np.int32)
+        arrays.append(array[: len(path)])
+    return arrays[::-1]
 
 
 def trained_calls(samples: Sequence[Sample], settings: LossSettings) -> list[tuple[int, int]]:
@@ -135,36 +152,32 @@ def trained_calls(samples: Sequence[Sample], settings: LossSettings) -> list[tup
     equal = equal_groups(samples, settings) if settings.filter_groups else []
     dropped = {position for group in equal for position in group}
     kept = [position for position in range(len(samples)) if position not in dropped]
-    found = _trained_calls([samples[position] for position in kept], settings)
-    return [(kept[place], number) for place, number in found]
+    calls = _trained_calls([samples[position] for position in kept], settings)
+    return [(kept[index], number) for index, number in calls]
 
 
 def _trained_calls(samples: Sequence[Sample], settings: LossSettings) -> list[tuple[int, int]]:
     return [
-        (place, number)
-        for place, sample in enumerate(samples)
+        (position, number)
+        for position, sample in enumerate(samples)
         for number, call in enumerate(sample.calls)
         if is_trained(call, settings)
     ]
 
 
 def _row(
-    tree: TokenTree, call: Tokens, unit: int, advantage: float, weight: float, temperature: float
+    call: Tokens, ids: NDArray[np.int32], *, unit: int, advantage: float, weight: float, temperature: float
 ) -> Row:
-    ids = np.array(call.prompt + call.sampled, np.int32)
-    trained = np.arange(len(ids)) >= max(len(call.prompt), 1)
-    number = _trained(call)
-    logprobs = call.logprobs[-number:] if call.logprobs else (np.nan,) * number
-    end: TokenSpan = tree.insert(ids.tobytes())
+    count = _trained(call)
+    logprobs = call.logprobs[-count:] if call.logprobs else (np.nan,) * count
     return Row(
         ids=ids,
-        trained=trained,
+        trained=np.arange(len(ids)) >= max(len(call.prompt), 1),
         behaviour=np.array(logprobs, np.float32),
-        advantages=np.full(number, advantage, np.float32),
-        weights=np.full(number, weight, np.float64),
-        units=np.full(number, unit, np.int32),
+        advantages=np.full(count, advantage, np.float32),
+        weights=np.full(count, weight, np.float64),
+        units=np.full(count, unit, np.int32),
         temperature=temperature,
-        end=end,
     )
 
 
@@ -238,29 +251,30 @@ def call_advantages(samples: Sequence[Sample], settings: LossSettings) -> list[N
     Turn rewards are compared with all turn rewards of the group, and summed over the call and those after it. See docs/losses.md.
     """
     whole = advantages_of(samples, settings)
-    found = [np.full(len(sample.calls), whole[place]) for place, sample in enumerate(samples)]
+    advantages = [np.full(len(sample.calls), whole[position]) for position, sample in enumerate(samples)]
     for group in _groups(samples):
-        if not any(any(samples[place].turn_rewards) for place in group):
+        if not any(any(samples[position].turn_rewards) for position in group):
             continue
         turns = [
-            np.array(samples[place].turn_rewards or [0.0] * len(samples[place].calls)) for place in group
+            np.array(samples[position].turn_rewards or [0.0] * len(samples[position].calls))
+            for position in group
         ]
         rewards = np.concatenate(turns)
         counts = [
-            np.full(len(turn), float(samples[place].multiplicity))
-            for place, turn in zip(group, turns, strict=True)
+            np.full(len(turn), float(samples[position].multiplicity))
+            for position, turn in zip(group, turns, strict=True)
         ]
         if settings.baseline != "none" and len(rewards):
             rewards = _within(rewards, np.concatenate(counts), settings)
         ends = np.cumsum([len(turn) for turn in turns])[:-1]
-        for place, own in zip(group, np.split(rewards, ends), strict=True):
-            found[place] = found[place] + own[::-1].cumsum()[::-1]
-    return found
+        for position, sums in zip(group, np.split(rewards, ends), strict=True):
+            advantages[position] = advantages[position] + sums[::-1].cumsum()[::-1]
+    return advantages
 
 
 def _largest(calls: Sequence[NDArray[np.float64]], episodes: NDArray[np.float64]) -> float:
     """Return the largest absolute advantage of a call, or of an episode without calls."""
-    return max((float(np.abs(one).max(initial=0.0)) for one in [episodes, *calls]), default=0.0)
+    return max((float(np.abs(advantages).max(initial=0.0)) for advantages in [episodes, *calls]), default=0.0)
 
 
 def shaped_rewards(samples: Sequence[Sample], settings: LossSettings) -> NDArray[np.float64]:
@@ -283,7 +297,7 @@ def equal_groups(samples: Sequence[Sample], settings: LossSettings) -> list[list
 
 
 def _same_turns(samples: Sequence[Sample], group: Sequence[int]) -> bool:
-    return len({reward for place in group for reward in samples[place].turn_rewards or (0.0,)}) < 2
+    return len({reward for position in group for reward in samples[position].turn_rewards or (0.0,)}) < 2
 
 
 def _groups(samples: Sequence[Sample]) -> list[list[int]]:

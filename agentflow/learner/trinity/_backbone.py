@@ -26,7 +26,6 @@ from agentflow.learner._exchange import (
     write_message,
 )
 from agentflow.learner._policy import OptimizerSettings, PolicySettings
-from agentflow.learner._rows import Row, merge_rows
 from agentflow.learner._trainer_process import (
     last_error,
     running_trainer,
@@ -34,6 +33,7 @@ from agentflow.learner._trainer_process import (
     trainer_folder,
 )
 from agentflow.learner.losses import LossSettings
+from agentflow.learner.packing import Row, merge_rows
 from agentflow.learner.trinity._settings import (
     INSIDE,
     JOB,

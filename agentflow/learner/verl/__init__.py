@@ -5,8 +5,7 @@ from typing import TYPE_CHECKING
 from runtimes._lazy import lazy_exports
 
 if TYPE_CHECKING:
-    from agentflow.learner.verl._backbone import VerlBackbone
-    from agentflow.learner.verl._process import VerlFailure
+    from agentflow.learner.verl._backbone import VerlBackbone, VerlFailure
     from agentflow.learner.verl._settings import VerlSettings
 
 __all__ = ["VerlBackbone", "VerlFailure", "VerlSettings"]
@@ -16,8 +15,7 @@ __all__ = ["VerlBackbone", "VerlFailure", "VerlSettings"]
 __getattr__ = lazy_exports(
     __name__,
     {
-        "._backbone": ["VerlBackbone"],
-        "._process": ["VerlFailure"],
+        "._backbone": ["VerlBackbone", "VerlFailure"],
         "._settings": ["VerlSettings"],
     },
 )

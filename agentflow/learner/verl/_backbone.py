@@ -1,17 +1,21 @@
-"""The verl backbone: trains rows with verl's optimizer in Ray's processes."""
+"""The verl backbone: trains rows with verl's optimizer in Ray's processes.
+
+verl is a supervised child process: it ends, with Ray, however this process ends.
+"""
 
 import shutil
-from collections.abc import Mapping, Sequence
-from contextlib import ExitStack, suppress
+import threading
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 import numpy as np
 import structlog
 from numpy.typing import NDArray
 
-from agentflow.errors import ConfigurationError, RunStopped, StopCause
+from agentflow.errors import AgentFlowError, ConfigurationError, RunStopped, StopCause
 from agentflow.learner._backbone import Figures
 from agentflow.learner._checkpoints import CheckpointError, atomic_folder, verify
 from agentflow.learner._exchange import (
@@ -22,21 +26,25 @@ from agentflow.learner._exchange import (
     write_message,
 )
 from agentflow.learner._policy import OptimizerSettings, PolicySettings
-from agentflow.learner._rows import Row
-from agentflow.learner._trainer_process import last_error
+from agentflow.learner._trainer_process import (
+    last_error,
+    running_trainer,
+    trainer_environment,
+    trainer_folder,
+)
 from agentflow.learner.losses import LossSettings
-from agentflow.learner.verl._process import VerlFailure, running_verl
-from agentflow.learner.verl._settings import VerlSettings
-
-if TYPE_CHECKING:
-    from threading import Event
-
+from agentflow.learner.packing import Row
+from agentflow.learner.verl._settings import VerlSettings, command_arguments
 
 _POLL_SECONDS = 0.02
 _END_SECONDS = 60.0
 _STATE = "agentflow.json"
 _VERL = "verl"
 _log = structlog.get_logger(__name__)
+
+
+class VerlFailure(AgentFlowError):
+    """verl failed or died. One line: the operation and verl's last error."""
 
 
 class VerlBackbone:
@@ -62,9 +70,9 @@ class VerlBackbone:
         self._number = 0
         self._stack = ExitStack()
         self._folder: Path
-        self._ended: Event
+        self._ended: threading.Event
         self._folder, self._ended, self._log = self._stack.enter_context(
-            running_verl(policy, self.optimizer_settings, settings or VerlSettings())
+            _running_verl(policy, self.optimizer_settings, settings or VerlSettings())
         )
 
     @property
@@ -167,16 +175,16 @@ class VerlBackbone:
 
         :raises VerlFailure: if it fails, or verl has died.
         """
-        place = self._folder / f"{self._number:08d}.order"
-        answered = place.with_suffix(".answer")
+        order = self._folder / f"{self._number:08d}.order"
+        answered = order.with_suffix(".answer")
         if not self._ended.is_set():
-            write_message(place, request, pack_rows(rows) if rows else {})
+            write_message(order, request, pack_rows(rows) if rows else {})
         while not answered.exists():
             if self._ended.wait(_POLL_SECONDS) and not answered.exists():
                 raise VerlFailure(f"verl died during {request.kind}: {last_error(self._log)}")
         answer, arrays = read_message(answered, TrainerResponse)
         self._number += 1
-        for done in (place, answered):
+        for done in (order, answered):
             shutil.rmtree(done)
         if answer.error:
             raise VerlFailure(f"verl failed at {request.kind}: {answer.error}")
@@ -191,3 +199,25 @@ class VerlBackbone:
                 f"the loss or its gradient was not finite in {self._skipped} consecutive steps: "
                 "lower optimizer.learning_rate, or check the rewards and log-probabilities of these rows",
             )
+
+
+@contextmanager
+def _running_verl(
+    policy: PolicySettings, optimizer: OptimizerSettings, settings: VerlSettings
+) -> Generator[tuple[Path, threading.Event, Path]]:
+    """Start verl; yield the folder of requests, an event that is set when verl ends, and its log.
+
+    :raises ConfigurationError: if the settings can't be used, or the Ray cluster does not answer.
+    :raises VerlFailure: if it does not become ready, with its last error.
+    """
+    python = settings.interpreter()
+    settings.check_cluster()
+    with trainer_folder(settings.shared_folder) as base:
+        log = settings.log or base / "verl.log"
+        arguments = command_arguments(policy, optimizer, settings, base)
+        command = [str(python), "-m", "verl.trainer.main_ppo", *arguments]
+        environment = trainer_environment(base / "code", own_ray=not settings.ray_address)
+        with running_trainer(
+            "verl", command, environment, base, log, settings.start_seconds, VerlFailure
+        ) as ended:
+            yield base / "orders", ended, log

@@ -14,7 +14,7 @@ import pytest
 from anyio.abc import Process as Subprocess
 
 from agentflow.actors import ChildSpec, Process, ProcessEnded, Restart, StartFailed, Supervisor
-from agentflow.actors._child import KEEPER
+from agentflow.actors._children import KEEPER
 from agentflow.testing import EventRecorder
 
 TREE = "setsid sh -c 'echo ready; sleep 600' & (sleep 600 & echo ready; sleep 600) & sleep 600"

@@ -11,7 +11,7 @@ import pytest
 from playwright.async_api import Browser, Page, ViewportSize, async_playwright, expect
 
 from agentflow.dashboard import ServedView
-from agentflow.growth import LevelRecord
+from agentflow.engine import LevelRecord
 from agentflow.inspection import RunCollection
 from agentflow.journal import Journal, NewSeed, Run, open_journal, this_process
 from agentflow.journal import Page as JournalPage

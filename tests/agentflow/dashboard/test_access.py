@@ -210,7 +210,7 @@ async def test_pages_of_another_port_get_neither_the_secret_nor_any_data(
     chromium: Browser, tmp_path: Path
 ) -> None:
     async with grown_tree(tmp_path / "journal.db", SEED) as tree, hostile_port() as hostile:
-        picture = await tree.run.put_blob(PNG, "image/png")
+        picture = await tree.run.blobs.put(PNG, "image/png")
         await tree.grow("0", "It is 42 metres high.", blobs=[picture])
         with open_runs(tmp_path / "journal.db") as runs:
             run, node = f"/api/r/{runs.runs()[0].id}", f"{path_of_seed(runs)}?spot=0"
@@ -255,7 +255,7 @@ async def test_the_secret_leaves_the_address_and_serves_reloads_tabs_and_bookmar
     chromium: Browser, tmp_path: Path
 ) -> None:
     async with grown_tree(tmp_path / "journal.db", SEED) as tree:
-        await tree.grow("0", "It is 42 metres high.", blobs=[await tree.run.put_blob(PNG, "image/png")])
+        await tree.grow("0", "It is 42 metres high.", blobs=[await tree.run.blobs.put(PNG, "image/png")])
         with open_runs(tmp_path / "journal.db") as runs:
             node = f"{path_of_seed(runs)}?spot=0"
             async with open_view(runs) as view, open_page(chromium, view, node) as page:

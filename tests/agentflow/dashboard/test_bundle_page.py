@@ -149,11 +149,11 @@ async def test_images_of_a_bundle_are_shown_from_its_files_and_svg_is_not(
     async with grown_tree(folder / "journal.db", "Lighthouses") as tree:
         svg = b"<svg xmlns='http://www.w3.org/2000/svg' onload='window.ran=1'/>"
         blobs = [
-            await tree.run.put_blob(PNG, "image/png"),
-            await tree.run.put_blob(svg, "image/svg+xml"),
-            await tree.run.put_blob(svg + b" ", "image/png"),
-            await tree.run.put_blob(svg + b"  ", "constructor"),
-            await tree.run.put_blob(svg + b"   ", "../../x.html"),
+            await tree.run.blobs.put(PNG, "image/png"),
+            await tree.run.blobs.put(svg, "image/svg+xml"),
+            await tree.run.blobs.put(svg + b" ", "image/png"),
+            await tree.run.blobs.put(svg + b"  ", "constructor"),
+            await tree.run.blobs.put(svg + b"   ", "../../x.html"),
         ]
         await tree.grow("0", "It is 42 metres high.", blobs=blobs)
     with open_runs(folder) as runs:

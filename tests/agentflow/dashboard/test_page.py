@@ -44,7 +44,7 @@ async def chromium() -> AsyncGenerator[Browser]:
 
 async def grow_some(tree: GrownTree) -> None:
     """Grow six nodes on three levels: one failed, one with an image."""
-    picture = await tree.run.put_blob(PNG, "image/png")
+    picture = await tree.run.blobs.put(PNG, "image/png")
     await tree.grow("0", "The light was first lit in 1834.")
     await tree.grow("1", "It is 42 metres high.", blobs=[picture])
     await tree.grow("2", failure=Failure("timeout", "The page did not answer."))
@@ -107,7 +107,7 @@ async def test_hostile_observations_are_text_that_makes_no_request_and_keeps_the
     chromium: Browser, tmp_path: Path
 ) -> None:
     async with grown_tree(tmp_path / "journal.db", HOSTILE[2]) as tree:
-        svg = await tree.run.put_blob(b"<svg xmlns='http://www.w3.org/2000/svg'/>", "image/svg+xml")
+        svg = await tree.run.blobs.put(b"<svg xmlns='http://www.w3.org/2000/svg'/>", "image/svg+xml")
         await tree.grow("0", *HOSTILE, blobs=[svg], intent=HOSTILE[0])
         with open_runs(tmp_path / "journal.db") as runs:
             async with (

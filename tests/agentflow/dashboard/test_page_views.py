@@ -20,7 +20,7 @@ from agentflow.learner._rollout_store import RolloutStore
 from agentflow.models import ImagePart, Message, TextPart
 from agentflow.runs import CONTROL_FILE
 from agentflow.trace import Blob, Task, Verdict
-from agentflow.tuner._samples import episode_samples
+from agentflow.tuner._gateway_rollout import episode_samples
 from tests.agentflow.cli._programs import running
 from tests.agentflow.dashboard._chromium import (
     grown_tree,
@@ -299,7 +299,7 @@ async def tuning_with_images(folder: Path) -> bytes:
         dialect="chat", messages=(Message("user", (TextPart("What is this?"), part)),), images={hash: shown}
     )
     async with registry_at(folder / "gateway", settings) as registry:
-        await registry.collector.offer(offers("t@0", size=1))
+        await registry.slots.offer(offers("t@0", size=1))
         begun = await registry.begin(OWNER)
         assert begun is not None
         for agent, call in (("writer", ask("A text.")), ("eyes", seen)):

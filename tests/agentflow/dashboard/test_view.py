@@ -13,7 +13,7 @@ import pytest
 from yarl import URL
 
 from agentflow.dashboard import api_path, open_view
-from agentflow.dashboard._page_files import INDEX, static_files
+from agentflow.dashboard._page_data import INDEX, static_files
 from agentflow.inspection import open_runs
 from agentflow.journal import open_journal
 from tests.agentflow.dashboard._access import use_link
@@ -145,7 +145,7 @@ async def test_what_a_tool_returned_can_not_run_in_the_page(finished: Path, tmp_
     async with open_journal(tmp_path / "journal.db") as journal:
         run = await journal.open_run("hostile", {})
         blobs = {
-            mime: await run.put_blob((PNG if mime == "image/png" else svg) + mime.encode(), mime)
+            mime: await run.blobs.put((PNG if mime == "image/png" else svg) + mime.encode(), mime)
             for mime in ("image/svg+xml", "text/html", "image/png", "text/javascript\r\nX-Own: 1")
         }
     with open_runs(tmp_path / "journal.db") as runs:

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from openai import AsyncOpenAI
 
 from agentflow.cli import main
-from agentflow.exports._records import ExportAnswer, ExportTree
 from agentflow.gateway import ExactAnswerer
+from agentflow.inspection import AnswerRecord, RunKind, RunRecords, SeedRecord
 from agentflow.models import ToolSpec
 from agentflow.trace import Action, ActionOutcome, Blob, Node, Observation, Seed, Task, Text, Tree, Verdict
 from agentflow.tuner import PolicyEndpoint
@@ -108,13 +108,13 @@ def tree_of(nodes: tuple[Node, ...], text: str = "Explore.", *, id: str = "t", g
     return Tree(id=id, seed=Seed(index=0, id=group, content=text), nodes=nodes)
 
 
-def answer(tree: tuple[Node, ...], name: str, last: str, *, right: bool = True) -> ExportAnswer:
+def answer(tree: tuple[Node, ...], name: str, last: str, *, right: bool = True) -> AnswerRecord:
     """Return an answer on the path to a node."""
     known = {one.id: one for one in tree}
     path = [last]
     while (parent := known[path[-1]].parent) is not None:
         path.append(parent)
-    return ExportAnswer(
+    return AnswerRecord(
         id=name,
         question=f"Question {name}?",
         answer=f"Answer {name}",
@@ -125,7 +125,7 @@ def answer(tree: tuple[Node, ...], name: str, last: str, *, right: bool = True) 
 
 
 @st.composite
-def trees(draw: st.DrawFn) -> ExportTree:
+def trees(draw: st.DrawFn) -> SeedRecord:
     """Generate a tree with tools of different schemas, failed calls, and an answer on some of its leaves."""
     parents = draw(st.lists(st.integers(0, 11), max_size=12))
     nodes = [node("n0", None, 0)]
@@ -138,7 +138,7 @@ def trees(draw: st.DrawFn) -> ExportTree:
     answers = tuple(
         answer(whole, f"a{place}", end, right=draw(st.booleans())) for place, end in enumerate(sorted(ends))
     )
-    return ExportTree(tree=tree_of(whole, "Explore it."), is_episode=False, answers=answers)
+    return SeedRecord(tree=tree_of(whole, "Explore it."), is_episode=False, answers=answers)
 
 
 def program_of(card: str) -> str:
@@ -165,11 +165,15 @@ TOOLS = (
 IMAGE = Blob("0" * 64, "image/png")
 
 
-class MixedSource:
+class MixedSource(RunRecords):
     """Run with all that formats treat differently: masked calls, images, and tools with different schemas."""
 
-    kind = "synthesis"
-    key = "mixed"
+    kind = RunKind.SYNTHESIS
+
+    @property
+    def key(self) -> str:
+        """Return a constant."""
+        return "mixed"
 
     def tools(self) -> tuple[ToolSpec, ...]:
         """Return two tools."""
@@ -179,7 +183,7 @@ class MixedSource:
         """Return the bytes of the image."""
         return b"a picture" if image == IMAGE else None
 
-    def trees(self) -> Iterator[ExportTree]:
+    def records(self) -> Iterator[SeedRecord]:
         """Yield two trees with two answers each; the path of one has a masked call, that of another an image."""
         for name in ("s", "t"):
             nodes = (
@@ -189,7 +193,7 @@ class MixedSource:
                 node(f"{name}3", f"{name}0", 1, tool="bash_run", images=(IMAGE,)),
             )
             answers = (answer(nodes, f"{name}a", f"{name}2"), answer(nodes, f"{name}b", f"{name}3"))
-            yield ExportTree(
+            yield SeedRecord(
                 tree=tree_of(nodes, "Explore it.", id=name, group=name),
                 is_episode=False,
                 answers=answers,

@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from msgspec.structs import replace
 
-from agentflow.exports._conversations import ConversationFormats, conversation_of
-from agentflow.exports._records import Dropped, DropReason, ExportRow, ExportTree, Take
+from agentflow.exports import Dropped, DropReason, ExportContext, ExportRow, Take
+from agentflow.exports._conversations import axolotl, conversation_of, openai, sharegpt, trl_sft, verl_sft
+from agentflow.inspection import SeedRecord
 from agentflow.models import ToolSpec
 from agentflow.trace import ActionOutcome, Blob, Observation, Text, Verdict
 from tests.agentflow.exports._trees import answer, node, tree_of, trees
@@ -18,11 +19,11 @@ TOOLS = (
     ToolSpec("rag_search", "Search.", {"type": "object", "properties": {"query": {"type": "string"}}}),
     ToolSpec("bash_run", "Run.", {"type": "object", "properties": {"bash_run": {"type": "integer"}}}),
 )
-Rows = Callable[[ConversationFormats, Sequence[ExportTree]], Iterator[ExportRow | Dropped]]
+Rows = Callable[[Sequence[SeedRecord], ExportContext], Iterator[ExportRow | Dropped]]
 
 
-def chats(take: Take = Take.ALL, *, images: bool = False) -> ConversationFormats:
-    return ConversationFormats(TOOLS, take, images=images)
+def chats(take: Take = Take.ALL, *, images: bool = False) -> ExportContext:
+    return ExportContext(tools=TOOLS, take=take, has_images=images)
 
 
 def split(found: Iterator[ExportRow | Dropped]) -> tuple[list[dict[str, Any]], dict[str, DropReason]]:
@@ -36,10 +37,10 @@ def split(found: Iterator[ExportRow | Dropped]) -> tuple[list[dict[str, Any]], d
     return rows, dropped
 
 
-def example() -> ExportTree:
+def example() -> SeedRecord:
     """Return a tree with a path on which the second of three calls failed."""
     nodes = (node("r", None, 0), node("a", "r", 1), node("b", "a", 2, new=False), node("c", "b", 3))
-    return ExportTree(
+    return SeedRecord(
         tree=tree_of(nodes),
         is_episode=False,
         answers=(answer(nodes, "q", "c"),),
@@ -48,15 +49,15 @@ def example() -> ExportTree:
 
 @pytest.mark.promise("exports:paths")
 @given(tree=trees())
-def test_every_answer_is_in_a_row_or_has_a_reason(tree: ExportTree) -> None:
+def test_every_answer_is_in_a_row_or_has_a_reason(tree: SeedRecord) -> None:
     formats: tuple[Rows, ...] = (
-        ConversationFormats.trl_sft,
-        ConversationFormats.openai,
-        ConversationFormats.sharegpt,
+        trl_sft,
+        openai,
+        sharegpt,
     )
     for make in formats:
         for take in Take:
-            rows, dropped = split(make(chats(take), [tree]))
+            rows, dropped = split(make([tree], chats(take)))
             texts = json.dumps(rows)
             for one in tree.answers:
                 assert (f"Question {one.id}?" in texts) != (one.id in dropped), (make, take)
@@ -72,8 +73,8 @@ def test_every_answer_is_in_a_row_or_has_a_reason(tree: ExportTree) -> None:
 
 @pytest.mark.promise("exports:trl_sft")
 @given(tree=trees())
-def test_completions_for_trl_hold_each_message_of_the_model_once_and_no_masked_one(tree: ExportTree) -> None:
-    rows, _ = split(chats().trl_sft([tree]))
+def test_completions_for_trl_hold_each_message_of_the_model_once_and_no_masked_one(tree: SeedRecord) -> None:
+    rows, _ = split(trl_sft([tree], chats()))
     for one in tree.answers:
         messages = conversation_of(tree, one)
         own = [row for row in rows if row["id"].partition("/")[0] == one.id]
@@ -91,8 +92,8 @@ def test_completions_for_trl_hold_each_message_of_the_model_once_and_no_masked_o
 
 @pytest.mark.promise("exports:sharegpt")
 @given(tree=trees())
-def test_roles_for_llama_factory_alternate_and_calls_are_lists_of_json(tree: ExportTree) -> None:
-    rows, dropped = split(chats().sharegpt([tree]))
+def test_roles_for_llama_factory_alternate_and_calls_are_lists_of_json(tree: SeedRecord) -> None:
+    rows, dropped = split(sharegpt([tree], chats()))
     for row in rows:
         turns = row["conversations"]
         assert len(turns) % 2 == 0
@@ -108,14 +109,14 @@ def test_roles_for_llama_factory_alternate_and_calls_are_lists_of_json(tree: Exp
     assert {id for id, reason in dropped.items() if reason is DropReason.MASKED} == masked
 
 
-def _is_masked(tree: ExportTree, own: str) -> bool:
+def _is_masked(tree: SeedRecord, own: str) -> bool:
     found = tree.tree.by_id[own]
     return found.action is not None and found.verdict is not Verdict.NEW
 
 
 @pytest.mark.promise("exports:openai")
 def test_openai_gets_arguments_as_text_and_masked_messages_with_weight_zero() -> None:
-    rows, _ = split(chats().openai([example()]))
+    rows, _ = split(openai([example()], chats()))
     messages = rows[0]["messages"]
     assert [said.get("weight", 1) for said in messages] == [1, 1, 1, 0, 1, 1, 1, 1]
     assert json.loads(messages[1]["tool_calls"][0]["function"]["arguments"]) == {
@@ -128,12 +129,12 @@ def test_openai_gets_arguments_as_text_and_masked_messages_with_weight_zero() ->
 
 @pytest.mark.promise("exports:masked")
 def test_a_failed_call_is_masked_split_off_or_left_out() -> None:
-    rows, _ = split(chats().trl_sft([example()]))
+    rows, _ = split(trl_sft([example()], chats()))
     assert [(row["id"], len(row["prompt"]), len(row["completion"])) for row in rows] == [
         ("q/0", 1, 1),
         ("q/1", 5, 3),
     ]
-    rows, dropped = split(chats().sharegpt([example()]))
+    rows, dropped = split(sharegpt([example()], chats()))
     assert [turn["from"] for turn in rows[0]["conversations"]] == [
         *("human", "function_call", "observation", "function_call", "observation", "gpt"),
     ]
@@ -144,14 +145,14 @@ def test_a_failed_call_is_masked_split_off_or_left_out() -> None:
 def test_images_are_parts_or_placeholders_beside_their_files() -> None:
     image = Blob("c4a7", "image/png")
     nodes = (node("r", None, 0), node("a", "r", 1, images=(image,)))
-    tree = ExportTree(tree=tree_of(nodes), is_episode=False, answers=(answer(nodes, "q", "a"),))
-    (row,) = [one for one in chats(images=True).trl_sft([tree]) if isinstance(one, ExportRow)]
+    tree = SeedRecord(tree=tree_of(nodes), is_episode=False, answers=(answer(nodes, "q", "a"),))
+    (row,) = [one for one in trl_sft([tree], chats(images=True)) if isinstance(one, ExportRow)]
     text = {"type": "text", "text": "Seen at a."}
     assert row.values["completion"][1]["content"] == [text, {"type": "image"}]
     assert (row.values["images"], row.images) == (["images/c4a7.png"], ("images/c4a7.png",))
-    rows, _ = split(chats(images=True).sharegpt([tree]))
+    rows, _ = split(sharegpt([tree], chats(images=True)))
     assert rows[0]["conversations"][2]["value"] == "Seen at a.\n<image>"
-    rows, _ = split(chats(images=True).openai([tree]))
+    rows, _ = split(openai([tree], chats(images=True)))
     part = {"type": "image_url", "image_url": {"url": "images/c4a7.png"}}
     assert rows[0]["messages"][2]["content"] == [text, part]
 
@@ -160,18 +161,18 @@ def test_images_are_parts_or_placeholders_beside_their_files() -> None:
 def test_text_that_looks_like_an_image_does_not_count_as_one() -> None:
     nodes = (node("r", None, 0), node("a", "r", 1))
     hostile = replace(node("a", "r", 1), outcome=ActionOutcome(Observation((Text("<image>"),))))
-    tree = ExportTree(
+    tree = SeedRecord(
         tree=tree_of((nodes[0], hostile)),
         is_episode=False,
         answers=(answer(nodes, "q", "a"),),
     )
-    rows, _ = split(chats().sharegpt([tree]))
+    rows, _ = split(sharegpt([tree], chats()))
     assert rows[0]["conversations"][2]["value"] == "[image]"
 
 
 @pytest.mark.promise("exports:axolotl")
 def test_axolotl_gets_a_mask_for_each_message() -> None:
-    rows, _ = split(chats().axolotl([example()]))
+    rows, _ = split(axolotl([example()], chats()))
     messages = rows[0]["messages"]
     assert [said["training"] for said in messages] == [False, True, False, False, False, True, False, True]
     assert json.loads(messages[1]["tool_calls"][0]["function"]["arguments"]) == {
@@ -183,7 +184,7 @@ def test_axolotl_gets_a_mask_for_each_message() -> None:
 
 @pytest.mark.promise("exports:verl")
 def test_tools_and_calls_for_verl_are_text_in_the_notation_of_hermes() -> None:
-    rows, _ = split(chats().verl_sft([example()]))
+    rows, _ = split(verl_sft([example()], chats()))
     system, user, call, *_ = rows[0]["messages"]
     assert '\n<tools>\n{"type": "function", "function": {"name": "rag_search"' in system["content"]
     assert user == {"role": "user", "content": "Question q?"}

@@ -12,21 +12,29 @@ from msgspec.structs import replace
 
 from agentflow.cli import main
 from agentflow.errors import ConfigurationError
-from agentflow.exports import ExportFormat, export_run
-from agentflow.exports._card import USAGE
+from agentflow.exports import (
+    Dropped,
+    DropReason,
+    ExportContext,
+    ExportFormat,
+    ExportRow,
+    Take,
+    export_run,
+)
+from agentflow.exports._formats import FORMATS
 from agentflow.exports._native import long_context_rows
-from agentflow.exports._records import Dropped, DropReason, ExportRow, ExportTree, Take
+from agentflow.inspection import SeedRecord
 from agentflow.trace import ActionOutcome, Observation, SourceSpan, Text
 from tests.agentflow.exports._trees import answer, files_of, node, program_of, rows, tree_of
 from tests.behaviour._markdown import snippets
 from tests.behaviour._tree import ROOT
 
-FORMATS = [format for format in ExportFormat if format not in ("trl-dpo", "trl-sft-tokens")]
+OFFLINE_FORMATS = [format for format in ExportFormat if format not in ("trl-dpo", "trl-sft-tokens")]
 """Formats for runs of the offline engine, which makes no mistakes and reports no tokens."""
 
 
 @pytest.mark.promise("exports:bytes")
-@pytest.mark.parametrize("format", FORMATS)
+@pytest.mark.parametrize("format", OFFLINE_FORMATS)
 def test_the_same_run_gives_the_same_bytes(synthesis: Path, tmp_path: Path, format: ExportFormat) -> None:
     for name in ("one", "two"):
         export_run(synthesis, format, tmp_path / name, split=True)
@@ -34,7 +42,7 @@ def test_the_same_run_gives_the_same_bytes(synthesis: Path, tmp_path: Path, form
 
 
 @pytest.mark.promise("exports:manifest")
-@pytest.mark.parametrize("format", [format for format in FORMATS if format != "long-context"])
+@pytest.mark.parametrize("format", [format for format in OFFLINE_FORMATS if format != "long-context"])
 def test_manifest_and_card_name_every_file_and_reason(
     rollout: Path, tmp_path: Path, format: ExportFormat
 ) -> None:
@@ -58,7 +66,7 @@ def test_manifest_and_card_name_every_file_and_reason(
 def test_the_documentation_shows_the_program_of_each_card_for_trl() -> None:
     page = ROOT / "docs/exports.md"
     shown = {snippet.text for snippet in snippets(page, "py")}
-    programs = {program_of(text) for format, text in USAGE.items() if format.startswith("trl-")}
+    programs = {program_of(format.usage) for name, format in FORMATS.items() if name.startswith("trl-")}
     assert {program.replace('"FOLDER"', '"data"') for program in programs} == shown
 
 
@@ -248,11 +256,44 @@ def test_the_parts_of_a_single_document_are_the_documents_of_a_long_context() ->
         read = node(f"n{number}", f"n{number - 1}", number, tool="document_read")
         nodes.append(replace(read, outcome=ActionOutcome(Observation((Text(text),), (source,)))))
     own = replace(answer(tuple(nodes), "a", "n2"), documents=("light.pdf#100", "light.pdf#200"))
-    tree = ExportTree(tree=tree_of(tuple(nodes), "Read it."), is_episode=False, answers=(own,))
-    [row] = long_context_rows([tree], Take.CORRECT)
+    tree = SeedRecord(tree=tree_of(tuple(nodes), "Read it."), is_episode=False, answers=(own,))
+    [row] = long_context_rows([tree], ExportContext(take=Take.CORRECT))
     assert isinstance(row, ExportRow)
     assert sorted(row.values["documents"]) == ["light.pdf#100", "light.pdf#200"]
     assert row.values["needed"] == [1, 2]
     unknown = replace(tree, answers=(replace(own, documents=("elsewhere.pdf",)),))
-    [dropped] = long_context_rows([unknown], Take.CORRECT)
+    [dropped] = long_context_rows([unknown], ExportContext(take=Take.CORRECT))
     assert dropped == Dropped("s", "a", DropReason.NO_DOCUMENTS)
+
+
+CUSTOM_FORMAT = """
+from agentflow.exports import Dropped, DropReason, ExportRow, RowFormat
+
+def rows(records, export):
+    for record in records:
+        for answer in record.answers:
+            if answer.right:
+                values = {"question": answer.question, "tools": [tool.name for tool in export.tools]}
+                yield ExportRow("train", record.group, values)
+            else:
+                yield Dropped(record.group, answer.id, DropReason.NOT_CORRECT)
+
+QUESTIONS = RowFormat(
+    rows=rows, columns={"train": {"question": "string", "tools": "[string]"}}, usage="For any trainer."
+)
+"""
+
+
+@pytest.mark.promise("exports:custom")
+def test_a_custom_format_is_one_file(rollout: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("mine.py").write_text(CUSTOM_FORMAT, encoding="utf-8")
+    assert main(["export", str(rollout), "--format", "mine.py:QUESTIONS", "-o", "data"]) == 0
+    [first, second] = rows(Path("data/train.jsonl"))
+    assert first == second and first["question"] == "When was Needle Light built?"
+    assert "rag_search" in first["tools"]
+    card = Path("data/README.md").read_text(encoding="utf-8")
+    assert "For any trainer." in card and "| `not_correct` | 2 |" in card
+    assert json.loads(Path("data/manifest.json").read_text())["format"] == "mine.py:QUESTIONS"
+    with pytest.raises(ConfigurationError, match=r"mine\.py:rows is no RowFormat; see docs/exports\.md"):
+        export_run(rollout, "mine.py:rows", "other")

@@ -9,10 +9,10 @@ import pytest
 from msgspec.structs import replace
 
 from agentflow._typeguards import is_list, is_mapping
-from agentflow.exports import export_run
+from agentflow.exports import ExportContext, ExportRow, export_run
 from agentflow.exports._parquet import ParquetTable
-from agentflow.exports._records import ExportRow, ExportTree
-from agentflow.exports._run import VERL_RL_COLUMNS, TaskFormats
+from agentflow.exports._task_rows import VERL_RL_COLUMNS, verl_rl
+from agentflow.inspection import SeedRecord
 from agentflow.models import ToolSpec
 from tests.agentflow.exports._trees import answer, node, program_of, rows, tree_of
 
@@ -105,7 +105,7 @@ def test_the_program_of_a_card_loads_the_rows_as_they_were_written(
 def test_verl_gets_tasks_with_index_and_fixed_arguments(load: Load, tmp_path: Path) -> None:
     nodes = (node("r", None, 0), node("a", "r", 1))
     pair = answer(nodes, "q", "a")
-    tree = ExportTree(
+    tree = SeedRecord(
         tree=tree_of(nodes),
         is_episode=False,
         answers=(replace(pair, references=("1834",)),),
@@ -113,7 +113,8 @@ def test_verl_gets_tasks_with_index_and_fixed_arguments(load: Load, tmp_path: Pa
     )
     path = tmp_path / "train.parquet"
     table = ParquetTable(path, VERL_RL_COLUMNS)
-    for one in TaskFormats([ToolSpec("sql_query", "Query.", {})]).verl_rl([tree, tree]):
+    export = ExportContext(tools=[ToolSpec("sql_query", "Query.", {})])
+    for one in verl_rl([tree, tree], export):
         assert isinstance(one, ExportRow)
         table.add(one.values)
     table.close()

@@ -12,11 +12,9 @@ from anyio import to_thread
 from msgspec.structs import replace
 
 from agentflow.errors import ConfigurationError
-from agentflow.exports import export_run
-from agentflow.exports._conversations import ConversationFormats, conversation_of, is_masked
-from agentflow.exports._preferences import PreferenceFormats
-from agentflow.exports._recorded import agent_tree, episode_trees
-from agentflow.exports._records import Dropped, DropReason, ExportRow, Take
+from agentflow.exports import Dropped, DropReason, ExportContext, ExportRow, Take, export_run
+from agentflow.exports._conversations import conversation_of, is_masked, openai, sharegpt, trl_sft, verl_sft
+from agentflow.exports._preferences import trl_dpo, trl_kto, trl_prm
 from agentflow.gateway import (
     AgentSettings,
     EpisodeOffer,
@@ -28,6 +26,7 @@ from agentflow.gateway import (
     RecordedCall,
     RecordedEpisode,
 )
+from agentflow.inspection._recorded import agent_record, episode_records
 from agentflow.models import ImagePart, Message, TextPart, ToolCall, ToolReply, ToolSpec
 from agentflow.trace import Blob, Task
 from tests.agentflow.exports._trees import rows
@@ -74,8 +73,8 @@ def looked(id: str = "c1", q: str = "light") -> ToolCall:
     return ToolCall(id, "look", {"q": q}, json.dumps({"q": q}))
 
 
-def chats(*tools: ToolSpec, take: Take = Take.ALL) -> ConversationFormats:
-    return ConversationFormats(tools, take, images=False)
+def chats(*tools: ToolSpec, take: Take = Take.ALL) -> ExportContext:
+    return ExportContext(tools=tools, take=take)
 
 
 def values(found: Any) -> list[dict[str, Any]]:  # noqa: ANN401 - rows of any format
@@ -93,7 +92,7 @@ async def test_images_of_recorded_conversations_are_parts_and_files(tmp_path: Pa
         dialect="chat", messages=messages, images={first.hash: shown[0], second.hash: shown[1]}
     )
     async with registry_at(tmp_path / "gateway") as registry:
-        await registry.collector.offer(offers("t@0", size=1))
+        await registry.slots.offer(offers("t@0", size=1))
         begun = await registry.begin(OWNER)
         assert begun is not None
         live, name = registry.find(begun.keys[""])
@@ -119,9 +118,9 @@ async def test_images_of_recorded_conversations_are_parts_and_files(tmp_path: Pa
 async def test_each_answer_of_an_agent_is_trained_once_in_the_conversation_that_it_saw(number: int) -> None:
     talk = Conversation(number, ExactAnswerer(RandomEngine().engine))
     await talk.talk()
-    tree = agent_tree(recorded(*talk.records), "")
+    tree = agent_record(recorded(*talk.records), "")
     trained = Counter[str]()
-    for row in values(chats(*TOOLS).trl_sft([tree])):
+    for row in values(trl_sft([tree], chats(*TOOLS))):
         trained.update(json.dumps(message) for message in row["completion"] if message["role"] == "assistant")
         assert row["completion"][0]["role"] == row["completion"][-1]["role"] == "assistant"
         assert row["prompt"][0]["role"] in ("system", "user")
@@ -167,14 +166,14 @@ def test_a_conversation_is_in_each_format_as_it_was() -> None:
         ToolReply("c2", "look", (TextPart("Low Maddon"),)),
         "Go on.",
     )
-    tree = agent_tree(recorded(opening, call("2", results, answer=said("1834"), parent="1")), "")
-    [row] = values(chats(*TOOLS).trl_sft([tree]))
+    tree = agent_record(recorded(opening, call("2", results, answer=said("1834"), parent="1")), "")
+    [row] = values(trl_sft([tree], chats(*TOOLS)))
     assert [one["role"] for one in row["prompt"]] == ["system", "user"]
     assert "<|im_end|>" not in row["prompt"][1]["content"]
     assert [one["role"] for one in row["completion"]] == ["assistant", "tool", "tool", "user", "assistant"]
     assert row["completion"][0]["reasoning_content"] == "Two things are asked."
     assert [one["function"]["name"] for one in json.loads(row["tools"])] == ["look"]
-    [row] = values(chats(*TOOLS).sharegpt([tree]))
+    [row] = values(sharegpt([tree], chats(*TOOLS)))
     assert [turn["from"] for turn in row["conversations"]] == [
         *("system", "human", "function_call", "observation", "gpt")
     ]
@@ -183,11 +182,11 @@ def test_a_conversation_is_in_each_format_as_it_was() -> None:
         "town",
     ]
     assert row["conversations"][3]["value"] == "1834\n\nLow Maddon\n\nGo on."
-    [row] = values(chats(*TOOLS).openai([tree]))
+    [row] = values(openai([tree], chats(*TOOLS)))
     assert not any("reasoning_content" in one or "context" in one for one in row["messages"])
-    [row] = values(chats(*TOOLS).verl_sft([tree]))
+    [row] = values(verl_sft([tree], chats(*TOOLS)))
     assert row["messages"][0]["content"].startswith("Be brief.\n\n# Tools\n")
-    [row] = values(PreferenceFormats(chats(*TOOLS).tools, images=False).prm([tree]))
+    [row] = values(trl_prm([tree], chats(*TOOLS)))
     assert row["prompt"].startswith("Be brief.\n\nWhen and where?")
     assert (len(row["completions"]), row["labels"]) == (2, [True, True])
 
@@ -202,13 +201,13 @@ def test_calls_that_failed_or_are_no_json_are_masked_and_foreign_answers_are_con
         call("2", failed, answer=broken, parent="1"),
         call("3", user(ToolReply("c2", "look", (TextPart("not JSON"),))), answer=said("1834"), parent="2"),
     )
-    tree = agent_tree(episode, "")
+    tree = agent_record(episode, "")
     messages = conversation_of(tree, tree.answers[0])
     masked = [is_masked(message) for message in messages if message["role"] == "assistant"]
     assert masked == [False, True, True, False]
-    [row] = values(chats().trl_sft([tree]))
+    [row] = values(trl_sft([tree], chats()))
     assert [one["content"] for one in row["completion"]] == ["1834"]
-    compared = {row["id"] for row in values(PreferenceFormats(chats().tools, images=False).kto([tree]))}
+    compared = {row["id"] for row in values(trl_kto([tree], chats()))}
     assert compared == {"0/0/7"}, "neither the example nor a call that failed in a right episode"
 
 
@@ -223,21 +222,21 @@ def test_rewards_and_the_word_of_the_agent_decide_what_is_right() -> None:
         (None, None, "no_score"),
     )
     for reward, success, reason in cases:
-        [tree] = episode_trees(recorded(one, reward=reward, success=success))
-        found = list(chats(take=Take.CORRECT).openai([tree]))
+        [tree] = episode_records(recorded(one, reward=reward, success=success))
+        found = list(openai([tree], chats(take=Take.CORRECT)))
         assert [one.reason for one in found if isinstance(one, Dropped)] == ([reason] if reason else [])
     prompt = call("1", answer=said("more text"), dialect="completions")
-    [tree] = episode_trees(recorded(prompt))
-    assert list(chats().openai([tree])) == [Dropped("t", "0/0", DropReason.NO_ANSWER)]
+    [tree] = episode_records(recorded(prompt))
+    assert list(openai([tree], chats())) == [Dropped("t", "0/0", DropReason.NO_ANSWER)]
 
 
 @pytest.mark.promise("exports:grounds")
 def test_episodes_of_one_draw_are_compared_where_their_answers_differ() -> None:
     found = [
-        agent_tree(recorded(call("1", user("When?"), answer=said(text)), reward=reward, id=id), "")
+        agent_record(recorded(call("1", user("When?"), answer=said(text)), reward=reward, id=id), "")
         for id, text, reward in (("0/0", "1834", 2.5), ("0/1", "1835", -1.0), ("0/2", "1834", 2.5))
     ]
-    [row] = values(PreferenceFormats(chats().tools, images=False).dpo(found))
+    [row] = values(trl_dpo(found, chats()))
     assert (row["id"], row["ground"]) == ("0/0/1/0/1/1", "reward")
     assert [one["content"] for one in (*row["chosen"], *row["rejected"])] == ["1834", "1835"]
 
@@ -272,7 +271,7 @@ def test_a_tuning_exports_the_conversations_of_its_episodes_and_none_of_its_vali
 async def test_a_gateway_alone_exports_each_agent_and_a_damaged_one_is_one_line(tmp_path: Path) -> None:
     agents = {"wolf": AgentSettings(trained=True), "owl": AgentSettings(trained=True)}
     async with registry_at(tmp_path / "run", GatewaySettings(agents=agents)) as registry:
-        await registry.collector.offer(offers("t", size=2))
+        await registry.slots.offer(offers("t", size=2))
         for is_ended in (True, False):
             begun = await registry.begin(OWNER)
             assert begun is not None
@@ -305,4 +304,4 @@ async def test_a_gateway_alone_exports_each_agent_and_a_damaged_one_is_one_line(
         assert not (tmp_path / "more").exists()
     orphan = recorded(call("2", user("When?"), answer=said("1834"), parent="1"))
     with pytest.raises(ConfigurationError, match="call '2' continues '1', which is missing"):
-        list(episode_trees(orphan))
+        list(episode_records(orphan))

@@ -13,10 +13,9 @@ from anyio.from_thread import start_blocking_portal
 
 from agentflow.cli import main
 from agentflow.errors import ConfigurationError
-from agentflow.exports import DropReason, Take, export_run
-from agentflow.exports._conversations import ConversationFormats
-from agentflow.exports._records import Dropped
-from agentflow.exports._task_rows import TaskFormats
+from agentflow.exports import Dropped, DropReason, ExportContext, Take, export_run
+from agentflow.exports._conversations import openai
+from agentflow.exports._task_rows import trl_grpo
 from agentflow.synthesis import PAIRS, TASKS
 from agentflow.tasks import TaskAttempt, TaskPredicate, VerifiableTask
 from agentflow.testing import fake_endpoint
@@ -146,13 +145,13 @@ def test_a_task_that_the_run_did_not_write_is_surplus(households: Path, tmp_path
 
 @pytest.mark.promise("exports:surplus")
 def test_a_pair_that_the_run_did_not_write_is_surplus_unless_all_are_taken() -> None:
-    tree = next(MixedSource().trees())
+    tree = next(MixedSource().records())
     first, second = tree.answers
     given = msgspec.structs.replace(
         tree, answers=(msgspec.structs.replace(first, right=False, surplus=True), second)
     )
     expected = Dropped(tree.group, first.id, DropReason.SURPLUS)
-    found = list(ConversationFormats((), Take.CORRECT, images=False).openai([given]))
+    found = list(openai([given], ExportContext(take=Take.CORRECT)))
     assert [one for one in found if isinstance(one, Dropped)] == [expected]
-    assert expected not in list(ConversationFormats((), Take.ALL, images=False).openai([given]))
-    assert expected in list(TaskFormats(()).trl_grpo([given]))
+    assert expected not in list(openai([given], ExportContext(take=Take.ALL)))
+    assert expected in list(trl_grpo([given], ExportContext()))

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentflow.exports import export_run
+from agentflow.exports import Dropped, DropReason, ExportContext, ExportRow, Take, export_run
 from agentflow.exports._native import native_rows, token_rows
-from agentflow.exports._records import Dropped, DropReason, ExportRow, ExportTree, Take
+from agentflow.inspection import SeedRecord
 from agentflow.trace import TokenCall, Tokens, Voice
 from tests.agentflow.exports._trees import answer, node, rows, tree_of
 
@@ -20,14 +20,14 @@ def call(id: str, prompt: tuple[int, ...], sampled: tuple[int, ...]) -> TokenCal
     return TokenCall(id=id, voice=Voice(role="planner"), tokens=tokens)
 
 
-def episode(id: str, calls: tuple[TokenCall, ...], reward: float | None = 1.0, leaf: str = "") -> ExportTree:
-    return ExportTree(
+def episode(id: str, calls: tuple[TokenCall, ...], reward: float | None = 1.0, leaf: str = "") -> SeedRecord:
+    return SeedRecord(
         tree=tree_of((), "", id=id, group="g"), is_episode=True, calls=calls, reward=reward, leaf=leaf
     )
 
 
 @st.composite
-def conversations(draw: st.DrawFn) -> ExportTree:
+def conversations(draw: st.DrawFn) -> SeedRecord:
     """Generate an episode whose calls continue, repeat or abandon earlier ones; each sampled token is unique."""
     fresh = iter(range(1_000, 9_000))
     calls: list[TokenCall] = []
@@ -42,8 +42,10 @@ def conversations(draw: st.DrawFn) -> ExportTree:
     return episode("e", tuple(calls))
 
 
-def labels(trees: list[ExportTree], take: Take = Take.ALL) -> Counter[int]:
-    found_rows = [one.values for one in token_rows(trees, take) if isinstance(one, ExportRow)]
+def labels(trees: list[SeedRecord], take: Take = Take.ALL) -> Counter[int]:
+    found_rows = [
+        one.values for one in token_rows(trees, ExportContext(take=take)) if isinstance(one, ExportRow)
+    ]
     for row in found_rows:
         assert len(row["input_ids"]) == len(row["labels"])
         assert all(label in (-100, own) for own, label in zip(row["input_ids"], row["labels"], strict=True))
@@ -55,7 +57,7 @@ def labels(trees: list[ExportTree], take: Take = Take.ALL) -> Counter[int]:
 
 @pytest.mark.promise("exports:tokens")
 @given(tree=conversations())
-def test_each_sampled_token_is_one_label(tree: ExportTree) -> None:
+def test_each_sampled_token_is_one_label(tree: SeedRecord) -> None:
     drawn = Counter(token for one in tree.calls for token in one.tokens.sampled)
     assert labels([tree]) == drawn
 
@@ -79,20 +81,30 @@ def test_rows_of_wrong_episodes_are_left_out_by_default() -> None:
         episode("b", (call("1", (1,), (3,)),), 0.0),
         episode("c", (), None),
     ]
-    dropped = {one.id: one.reason for one in token_rows(found, Take.CORRECT) if isinstance(one, Dropped)}
+    dropped = {
+        one.id: one.reason
+        for one in token_rows(found, ExportContext(take=Take.CORRECT))
+        if isinstance(one, Dropped)
+    }
     assert dropped == {"b": DropReason.NOT_CORRECT, "c": DropReason.NO_SCORE}
-    dropped = {one.id: one.reason for one in token_rows(found, Take.ALL) if isinstance(one, Dropped)}
+    dropped = {
+        one.id: one.reason
+        for one in token_rows(found, ExportContext(take=Take.ALL))
+        if isinstance(one, Dropped)
+    }
     assert dropped == {"c": DropReason.NO_TOKENS}
 
 
 @pytest.mark.promise("exports:native")
 @given(tree=conversations())
-def test_calls_have_their_tokens_and_their_place_in_the_rows(tree: ExportTree) -> None:
+def test_calls_have_their_tokens_and_their_place_in_the_rows(tree: SeedRecord) -> None:
     rows: list[dict[str, Any]] = [
-        one.values for one in token_rows([tree], Take.ALL) if isinstance(one, ExportRow)
+        one.values for one in token_rows([tree], ExportContext(take=Take.ALL)) if isinstance(one, ExportRow)
     ]
     calls: list[dict[str, Any]] = [
-        one.values for one in native_rows([tree]) if isinstance(one, ExportRow) and one.table == "calls"
+        one.values
+        for one in native_rows([tree], ExportContext())
+        if isinstance(one, ExportRow) and one.table == "calls"
     ]
     assert [one["call_id"] for one in calls] == [one.id for one in tree.calls]
     for one in calls:
@@ -137,10 +149,12 @@ def test_a_call_is_trained_if_a_child_of_its_node_is_on_the_path_of_a_right_answ
         for number, spot in enumerate(("root", "0", "0-0", "0-1"))
     )
     answers = (answer(nodes, "good", "b"), answer(nodes, "bad", "d", right=False))
-    tree = ExportTree(tree=tree_of(nodes, ""), is_episode=False, answers=answers, calls=calls)
+    tree = SeedRecord(tree=tree_of(nodes, ""), is_episode=False, answers=answers, calls=calls)
     assert labels([tree], Take.CORRECT) == Counter([10, 11])
     assert labels([tree]) == Counter([10, 11, 12, 13])
-    assert [one for one in token_rows([tree], Take.CORRECT) if isinstance(one, Dropped)] == [
+    assert [
+        one for one in token_rows([tree], ExportContext(take=Take.CORRECT)) if isinstance(one, Dropped)
+    ] == [
         Dropped("s", "bad", DropReason.NOT_CORRECT),
         Dropped("s", "t/plan/0-0/0", DropReason.OFF_PATH),
         Dropped("s", "t/plan/0-1/0", DropReason.OFF_PATH),

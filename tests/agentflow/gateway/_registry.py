@@ -18,7 +18,7 @@ from agentflow.gateway import (
     RecordedCall,
     add_swarm_routes,
 )
-from agentflow.gateway._keys import ClientIdentity, ClientRole
+from agentflow.gateway._episodes import ClientIdentity, ClientRole
 from agentflow.gateway._server import ModelRoutes, gateway_app
 from agentflow.http_server import serving
 from agentflow.models import Completion, Message, TextPart

@@ -10,7 +10,7 @@ import httpx2
 
 from agentflow.gateway import GatewayCall, GatewayError
 from agentflow.gateway._server import EpisodeCalls, ModelRoutes, gateway_app
-from agentflow.gateway._streams import OnText
+from agentflow.gateway._types import OnText
 from agentflow.http_server import serving
 from agentflow.models import Completion, Message, TextPart, ToolCall
 from agentflow.trace import Usage

@@ -14,10 +14,10 @@ import msgspec
 from msgspec import Struct
 
 from agentflow.gateway import GatewayClient
-from agentflow.learner import Row, TaskOrder
+from agentflow.learner import Row, TaskOrder, TrainConfig
 from agentflow.learner._checkpoints import Checkpoints
 from agentflow.learner._config import Schedule
-from agentflow.learner._loop import Loop, LoopPosition
+from agentflow.learner._loop import Loop, LoopHooks, LoopPosition
 from agentflow.learner._rollout_store import RolloutStore
 from agentflow.learner._sources import SyncSource
 from agentflow.learner.losses import LossSettings
@@ -73,6 +73,7 @@ async def tune(tuner: Tuner, emit: Callable[[str], None]) -> None:
             on_result=lambda _: emit("result"),
         )
         loop = Loop(
+            TrainConfig(loss=LOSS, schedule=plan),
             source=SyncSource(
                 rollout,
                 TaskOrder(some_tasks(8), seed=7),
@@ -81,14 +82,14 @@ async def tune(tuner: Tuner, emit: Callable[[str], None]) -> None:
                 replace_equal=0.0,
             ),
             backbone=backbone,
-            loss=LOSS,
-            schedule=plan,
             rollouts=RolloutStore(folder / "rollouts"),
             checkpoints=checkpoints,
             position=msgspec.convert(checkpoints.load(backbone) or {}, LoopPosition),
-            report=lambda step, _: emit(f"step {step}"),
-            publish=partial(publish_nothing, rollout),
-            use=rollout.use,
+            hooks=LoopHooks(
+                report=lambda step, _: emit(f"step {step}"),
+                publish=partial(publish_nothing, rollout),
+                use=rollout.use,
+            ),
         )
         async with rollout.running():
             await loop.run()

@@ -18,7 +18,7 @@ from agentflow.gateway import (
     GatewayError,
     GatewaySettings,
 )
-from agentflow.gateway._keys import ClientIdentity, ClientRole
+from agentflow.gateway._episodes import ClientIdentity, ClientRole
 from agentflow.models import ModelSettings, TextPart
 from agentflow.testing import VirtualClock
 from agentflow.trace import Task
@@ -63,7 +63,7 @@ def code_of(error: pytest.ExceptionInfo[GatewayError]) -> tuple[int, str]:
 async def test_the_calls_of_an_attempt_are_spans_of_one_trace(tmp_path: Path) -> None:
     with collected() as found:
         async with registry_at(tmp_path) as registry:
-            await registry.collector.offer(offers())
+            await registry.slots.offer(offers())
             first, second = await begun(registry), await begun(registry)
             for episode, text in ((first, "hello"), (first, "again"), (second, "hello")):
                 await say(registry, episode, text)
@@ -80,7 +80,7 @@ async def test_the_calls_of_an_attempt_are_spans_of_one_trace(tmp_path: Path) ->
 @pytest.mark.promise("gateway:exact:matching")
 async def test_the_conversation_of_a_response_is_read_from_the_journal(tmp_path: Path) -> None:
     async with registry_at(tmp_path) as registry:
-        await registry.collector.offer(offers())
+        await registry.slots.offer(offers())
         live, agent = registry.find((await begun(registry)).keys[""])
         first, second = await live.complete(agent, ask("one", answers=2), "")
         history = await live.conversation(agent, second.id)
@@ -106,7 +106,7 @@ async def test_the_trace_of_an_agent_is_continued_and_a_retried_call_is_emitted_
             served(registry, GatewaySettings()) as url,
             AsyncClient(base_url=url) as client,
         ):
-            await registry.collector.offer(offers())
+            await registry.slots.offer(offers())
             key = (await begun(registry)).keys[""]
 
             async def send(text: str, **headers: str) -> int:
@@ -133,7 +133,7 @@ async def test_the_trace_of_an_agent_is_continued_and_a_retried_call_is_emitted_
 @pytest.mark.promise("gateway:episodes:states")
 async def test_an_episode_is_offered_begun_ended_scored_and_used_by_one_step(tmp_path: Path) -> None:
     async with registry_at(tmp_path) as registry:
-        desk = registry.collector
+        desk = registry.slots
         assert await registry.begin(WORKER) is None
         await desk.offer(offers())
         episode = await begun(registry)
@@ -159,7 +159,7 @@ async def test_an_episode_is_offered_begun_ended_scored_and_used_by_one_step(tmp
 @pytest.mark.promise("gateway:episodes:receipts")
 async def test_the_same_end_gets_the_same_receipt_and_another_end_is_refused(tmp_path: Path) -> None:
     async with registry_at(tmp_path) as registry:
-        await registry.collector.offer(offers(size=1))
+        await registry.slots.offer(offers(size=1))
         episode = await begun(registry)
         client, good = owner_of(episode), EpisodeOutcome(reward=1.0)
         receipt = await registry.end(client, "1/0", 1, good, "e")
@@ -183,7 +183,7 @@ async def test_each_attempt_and_each_agent_has_its_own_key_and_an_old_one_answer
         }
     )
     async with registry_at(tmp_path, settings) as registry:
-        await registry.collector.offer(offers(size=1))
+        await registry.slots.offer(offers(size=1))
         first = await begun(registry)
         assert {registry.find(key)[1] for key in first.keys.values()} == {"wolf", "villager"}
         wolf, villager = (registry.find(first.keys[agent])[0] for agent in ("wolf", "villager"))
@@ -221,7 +221,7 @@ async def test_each_attempt_and_each_agent_has_its_own_key_and_an_old_one_answer
 @pytest.mark.promise("gateway:episodes:owners")
 async def test_only_the_client_that_began_an_episode_ends_it(tmp_path: Path) -> None:
     async with registry_at(tmp_path) as registry:
-        await registry.collector.offer(offers(size=2))
+        await registry.slots.offer(offers(size=2))
         mine, other = await begun(registry), await begun(registry)
         for who in (owner_of(other), WORKER):
             for act in (
@@ -238,9 +238,9 @@ async def test_only_the_client_that_began_an_episode_ends_it(tmp_path: Path) -> 
         with pytest.raises(GatewayError, match="another client"):
             await registry.put_reward(owner_of(other), mine.episode, 1, 1.0)
         await registry.put_reward(owner_of(mine), mine.episode, 1, 2.5)
-        (ended,) = await registry.collector.ended()
+        (ended,) = await registry.slots.ended()
         assert (ended.state, ended.outcome.reward) == (EpisodeState.SCORED, 2.5)
-        await registry.collector.use([mine.episode], 1)
+        await registry.slots.use([mine.episode], 1)
         with pytest.raises(GatewayError, match="is used; its reward can't be set"):
             await registry.put_reward(owner_of(mine), mine.episode, 1, 9.0)
 
@@ -249,7 +249,7 @@ async def test_only_the_client_that_began_an_episode_ends_it(tmp_path: Path) -> 
 async def test_a_client_that_stays_away_loses_its_episode_to_the_next_attempt(tmp_path: Path) -> None:
     clock = VirtualClock()
     async with registry_at(tmp_path, clock=clock) as registry:
-        await registry.collector.offer(offers(size=1))
+        await registry.slots.offer(offers(size=1))
         first = await begun(registry)
         await pass_time(registry, clock, 599)
         await say(registry, first, "still here")
@@ -274,17 +274,17 @@ async def test_a_client_that_stays_away_loses_its_episode_to_the_next_attempt(tm
 @pytest.mark.promise("gateway:episodes:attempts")
 async def test_a_place_whose_attempts_all_fail_is_reported_and_can_be_offered_again(tmp_path: Path) -> None:
     async with registry_at(tmp_path, GatewaySettings(limits=EpisodeLimits(attempts=2))) as registry:
-        await registry.collector.offer(offers(size=1))
+        await registry.slots.offer(offers(size=1))
         for attempt in (1, 2):
             episode = await begun(registry)
             await registry.abort(owner_of(episode), "1/0", attempt, "the tool broke")
         assert await registry.begin(WORKER) is None
-        (ended,) = await registry.collector.ended()
+        (ended,) = await registry.slots.ended()
         assert (ended.state, ended.outcome.failure) == (EpisodeState.ABORTED, "the tool broke")
         with pytest.raises(GatewayError, match="is aborted; only ended ones"):
-            await registry.collector.use(["1/0"], 1)
-        await registry.collector.offer(offers(size=1))
-        assert await registry.collector.ended() == []
+            await registry.slots.use(["1/0"], 1)
+        await registry.slots.offer(offers(size=1))
+        assert await registry.slots.ended() == []
         assert (await begun(registry)).attempt == 3
 
 
@@ -292,7 +292,7 @@ async def test_a_place_whose_attempts_all_fail_is_reported_and_can_be_offered_ag
 async def test_the_end_cancels_running_calls_and_leaves_out_answers_that_nobody_got(tmp_path: Path) -> None:
     model = EchoModel()
     async with registry_at(tmp_path, model=model) as registry:
-        await registry.collector.offer(offers(size=1))
+        await registry.slots.offer(offers(size=1))
         episode = await begun(registry)
         live, _ = registry.find(episode.keys[""])
         await say(registry, episode, "got")
@@ -334,7 +334,7 @@ async def test_a_retry_joins_the_running_call_or_gets_its_answer_and_equal_calls
 ) -> None:
     model = EchoModel()
     async with registry_at(tmp_path, model=model) as registry:
-        await registry.collector.offer(offers(size=1))
+        await registry.slots.offer(offers(size=1))
         episode = await begun(registry)
         live, _ = registry.find(episode.keys[""])
         model.gate = anyio.Event()
@@ -380,7 +380,7 @@ async def test_an_episode_has_limits(
     tmp_path: Path, limits: EpisodeLimits, texts: list[str], status: int, code: str
 ) -> None:
     async with registry_at(tmp_path, GatewaySettings(limits=limits)) as registry:
-        await registry.collector.offer(offers(size=1))
+        await registry.slots.offer(offers(size=1))
         episode = await begun(registry)
         with pytest.raises(GatewayError) as refused:
             for text in texts:
@@ -393,7 +393,7 @@ async def test_an_episode_has_limits(
 async def test_the_seventeenth_concurrent_call_is_refused_for_a_moment(tmp_path: Path) -> None:
     model = EchoModel()
     async with registry_at(tmp_path, model=model) as registry:
-        await registry.collector.offer(offers(size=1))
+        await registry.slots.offer(offers(size=1))
         episode = await begun(registry)
         model.gate = anyio.Event()
         async with anyio.create_task_group() as tasks:
@@ -411,15 +411,15 @@ async def test_the_seventeenth_concurrent_call_is_refused_for_a_moment(tmp_path:
 async def test_calls_wait_while_weights_change(tmp_path: Path) -> None:
     model = EchoModel()
     async with registry_at(tmp_path, model=model) as registry:
-        await registry.collector.offer(offers(size=1))
+        await registry.slots.offer(offers(size=1))
         episode = await begun(registry)
-        registry.hold()
+        registry.pause()
         await registry.set_version(7)
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(say, registry, episode, "a")
             await anyio.wait_all_tasks_blocked()
             assert (model.seen, registry.status().held) == ([], True)
-            registry.go_on()
+            registry.resume()
         assert model.seen == ["a"]
         assert episode.version == 0
         assert registry.status().version == 7
@@ -438,31 +438,31 @@ async def test_clients_bring_tasks_with_unique_ids(tmp_path: Path) -> None:
         assert code_of(refused) == (409, "other_task")
         for episode in (one, two):
             await registry.end(owner_of(episode), episode.episode, 1, EpisodeOutcome(reward=0.5))
-        ended = await registry.collector.ended()
+        ended = await registry.slots.ended()
         assert {(one.offer.group, one.offer.task.question) for one in ended} == {("own/mine", "1 + 1?")}
         for _ in range(2):
             with pytest.raises(GatewayError) as refused:
                 await registry.begin(WORKER, task=task("mine"))
             assert code_of(refused) == (409, "complete")
-            await registry.collector.use(["own/mine/0", "own/mine/1"], 1)
+            await registry.slots.use(["own/mine/0", "own/mine/1"], 1)
         with pytest.raises(GatewayError, match="names tasks of clients"):
-            await registry.collector.offer(offers("own/x"))
+            await registry.slots.offer(offers("own/x"))
 
 
 @pytest.mark.promise("gateway:episodes:journal")
 async def test_after_a_restart_ended_episodes_come_back_and_open_ones_expire(tmp_path: Path) -> None:
     async with registry_at(tmp_path) as registry:
-        await registry.collector.offer(offers(size=4))
+        await registry.slots.offer(offers(size=4))
         episodes = [await begun(registry) for _ in range(3)]
         for episode in episodes:
             await say(registry, episode, episode.episode)
         for episode in episodes[:2]:
             await registry.end(owner_of(episode), episode.episode, 1, EpisodeOutcome(reward=1))
-        await registry.collector.use(["1/0"], 1)
+        await registry.slots.use(["1/0"], 1)
         await registry.set_version(3)
     async with registry_at(tmp_path) as registry:
-        await registry.collector.offer(offers(size=4)[1:])
-        (ended,) = await registry.collector.ended()
+        await registry.slots.offer(offers(size=4)[1:])
+        (ended,) = await registry.slots.ended()
         assert (ended.offer.id, ended.number, registry.status().version) == ("1/1", 3, 3)
         assert [call.delivered for call in await registry.calls(OWNER, "1/1", 1)] == [True]
         for key in (episodes[0].keys[""], episodes[2].keys[""]):
@@ -474,29 +474,29 @@ async def test_after_a_restart_ended_episodes_come_back_and_open_ones_expire(tmp
         assert {(episode.episode, episode.attempt) for episode in again} == {("1/2", 2), ("1/3", 1)}
         assert len({*again[0].keys.values(), *again[1].keys.values(), *episodes[2].keys.values()}) == 3
         with pytest.raises(GatewayError, match="used by step 1"):
-            await registry.collector.use(["1/0"], 2)
+            await registry.slots.use(["1/0"], 2)
 
 
 @pytest.mark.promise("gateway:episodes:withdraw")
 async def test_a_withdrawn_episode_is_gone_for_its_client(tmp_path: Path) -> None:
     async with registry_at(tmp_path) as registry:
-        await registry.collector.offer(offers(size=3))
+        await registry.slots.offer(offers(size=3))
         one, two = await begun(registry), await begun(registry)
         await registry.end(owner_of(two), "1/1", 1, EpisodeOutcome(reward=1))
-        await registry.collector.withdraw(["1/0", "1/1", "1/2", "unknown"], "stale")
+        await registry.slots.withdraw(["1/0", "1/1", "1/2", "unknown"], "stale")
         with pytest.raises(GatewayError, match="has ended"):
             registry.find(one.keys[""])
         with pytest.raises(GatewayError, match="dropped: stale"):
             await registry.end(owner_of(one), "1/0", 1, EpisodeOutcome(reward=1))
         assert await registry.begin(WORKER) is None
-        assert await registry.collector.ended() == []
+        assert await registry.slots.ended() == []
         assert registry.status().states == {"dropped": 3}
 
 
 @pytest.mark.promise("gateway:episodes:finish")
 async def test_the_end_of_the_run_reaches_every_client(tmp_path: Path) -> None:
     async with registry_at(tmp_path) as registry:
-        await registry.collector.offer(offers(size=1))
+        await registry.slots.offer(offers(size=1))
         episode = await begun(registry)
         refused: list[GatewayError] = []
 
@@ -535,7 +535,7 @@ async def test_an_outcome_that_means_nothing_is_refused_and_the_episode_stays_op
     tmp_path: Path, outcome: EpisodeOutcome, message: str
 ) -> None:
     async with registry_at(tmp_path) as registry:
-        await registry.collector.offer(offers(size=1))
+        await registry.slots.offer(offers(size=1))
         episode = await begun(registry)
         with pytest.raises(GatewayError, match=message) as refused:
             await registry.end(owner_of(episode), "1/0", 1, outcome)

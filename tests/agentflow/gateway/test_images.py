@@ -33,13 +33,13 @@ from agentflow.gateway import (
     recorded_calls,
     recorded_image,
 )
-from agentflow.gateway import _images as gateway_images
+from agentflow.gateway import _dialect as gateway_dialect
 from agentflow.gateway._images import image_size, mime_of_image, with_bytes
 from agentflow.gateway._server import LARGE_BYTES, ModelRoutes, gateway_app
 from agentflow.http_server import serving
 from agentflow.models import ImagePart, Message, ModelConnection, ModelSettings, TextPart, ToolReply
 from agentflow.trace import Blob
-from agentflow.tuner._samples import UnusableOutcome, episode_samples
+from agentflow.tuner._gateway_rollout import UnusableOutcome, episode_samples
 from tests.agentflow.gateway._images import (
     MIMES,
     chat_image,
@@ -160,7 +160,7 @@ async def test_images_of_a_large_request_are_decoded_in_a_thread(monkeypatch: py
         threads.append(threading.current_thread())
         return real(data)
 
-    monkeypatch.setattr(gateway_images, "image_size", size)
+    monkeypatch.setattr(gateway_dialect, "image_size", size)
     noise = Image.effect_noise((500, 500), 90)
     noise.save(out := BytesIO(), "PNG")
     assert len(out.getvalue()) > LARGE_BYTES
@@ -182,7 +182,7 @@ def user(*content: dict[str, Any]) -> dict[str, Any]:
 async def test_a_growing_conversation_stores_each_image_once_beside_the_calls(tmp_path: Path) -> None:
     said = {"role": "assistant", "content": "to "}
     async with registry_at(tmp_path) as registry, served(registry, GatewaySettings()) as url:
-        await registry.collector.offer(offers(size=2))
+        await registry.slots.offer(offers(size=2))
         for offer in offers(size=2):
             begun = await registry.begin(OWNER)
             assert begun is not None
@@ -225,7 +225,7 @@ async def test_a_response_continues_a_conversation_with_its_images_within_the_li
         registry_at(tmp_path, model=model) as registry,
         serving(gateway_app(ModelRoutes(registry, max_body=300_000))) as url,
     ):
-        await registry.collector.offer(offers(size=1))
+        await registry.slots.offer(offers(size=1))
         begun = await registry.begin(OWNER)
         assert begun is not None
         async with raw_client(url, Authorization=f"Bearer {begun.keys['']}") as client:
@@ -247,7 +247,7 @@ async def test_a_response_continues_a_conversation_with_its_images_within_the_li
                 if response.status_code == 200:
                     last = {"previous_response_id": response.json()["id"]}
             bytes_refused = response.json()["error"]
-            monkeypatch.setattr(gateway_images, "MAX_IMAGES", 2)
+            monkeypatch.setattr(gateway_dialect, "MAX_IMAGES", 2)
             response = await client.post("/v1/responses", json={"model": "policy", "input": asked, **begin})
             refused = response.json()["error"]
     assert set(seen[1].images.values()) == {PNG, JPEG}
@@ -261,7 +261,7 @@ async def test_a_response_continues_a_conversation_with_its_images_within_the_li
 async def test_images_count_in_the_record_of_an_episode(tmp_path: Path) -> None:
     settings = GatewaySettings.model_validate({"limits": {"recorded_bytes": len(JPEG) + 600}})
     async with registry_at(tmp_path, settings) as registry, served(registry, settings) as url:
-        await registry.collector.offer(offers(size=1))
+        await registry.slots.offer(offers(size=1))
         begun = await registry.begin(OWNER)
         assert begun is not None
         codes: list[int] = []

@@ -13,23 +13,14 @@ from agentflow.gateway import (
     trained_tokens,
 )
 from agentflow.models import Message, TextPart
-from agentflow.trace import Tokens, TokenTree
+from agentflow.trace import Tokens
 from tests.agentflow.gateway._conversations import Conversation, whole_tokens
 from tests.agentflow.gateway._engine import RandomEngine, Told
+from tests.agentflow.trace._calls import trained
 
 
 def told(tokens: Tokens) -> Told:
     return tokens.prompt, tokens.sampled, tokens.logprobs
-
-
-def trained(tree: TokenTree) -> list[Told]:
-    found: list[Told] = []
-    for row in tree.rows():
-        values = iter(row.logprobs)
-        for one in row.trained:
-            ids = row.ids[one.start : one.stop]
-            found.append((row.ids[: one.start], ids, tuple(next(values) for _ in ids)))
-    return found
 
 
 async def check_conversations(count: int) -> None:
@@ -44,7 +35,9 @@ async def check_conversations(count: int) -> None:
         delivered = [(record.id, tokens) for record, tokens in full if record.delivered]
         assert trained_tokens(one.records) == ({"": delivered} if delivered else {})
         tree = token_tree(one.records)
-        assert Counter(trained(tree)) == Counter(told(tokens) for _, tokens in delivered)
+        assert Counter(piece[1:] for piece in trained(tree)) == Counter(
+            told(tokens) for _, tokens in delivered
+        )
         by_id = {record.id: tokens for record, tokens in full}
         for record, tokens in full:
             origins[record.origin] += 1

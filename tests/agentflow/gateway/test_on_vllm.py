@@ -19,11 +19,11 @@ from agentflow.gateway import (
     token_tree,
 )
 from agentflow.gateway._chat import ChatApi
-from agentflow.gateway._dialect import Arrival, ModelApi
+from agentflow.gateway._dialect import ModelApi, RequestContext
 from agentflow.gateway._messages import MessagesApi
 from agentflow.gateway._responses import ResponsesApi
-from agentflow.learner._rows import scoring_row
 from agentflow.learner.local import LocalBackbone, PolicySettings
+from agentflow.learner.packing import scoring_row
 from agentflow.models import (
     Completion,
     Message,
@@ -236,7 +236,7 @@ async def test_a_conversation_has_the_tokens_that_the_engine_renders_in_the_same
 ) -> None:
     api, given = CONVERSATIONS[path]
     body = {"model": vllm.model, **given}
-    call = api.parse(json.dumps(body).encode(), Arrival(0, "")).call
+    call = api.parse(json.dumps(body).encode(), RequestContext(0, "")).call
     settings = ModelSettings.model_validate({"name": vllm.model, "base_url": vllm.url, "api_key": vllm.key})
     headers = {"Authorization": f"Bearer {vllm.key}"}
     async with ModelConnection(settings) as connection, aiohttp.ClientSession(headers=headers) as session:

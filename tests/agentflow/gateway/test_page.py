@@ -7,8 +7,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from agentflow.gateway._chat import ChatBody
-from agentflow.gateway._completions import CompletionsBody
+from agentflow.gateway._chat import ChatBody, CompletionsBody
 from agentflow.gateway._dialect import StrictBody
 from agentflow.gateway._images import MAX_IMAGE_BYTES, MAX_IMAGE_PIXELS, MAX_IMAGES, MAX_PIXELS, MAX_SEGMENTS
 from agentflow.gateway._messages import MessagesBody

@@ -9,9 +9,8 @@ import pytest
 
 from agentflow._typeguards import is_list, is_object
 from agentflow.gateway import GatewayError
-from agentflow.gateway._chat import ChatApi
-from agentflow.gateway._completions import CompletionsApi
-from agentflow.gateway._dialect import Arrival, ModelApi
+from agentflow.gateway._chat import ChatApi, CompletionsApi
+from agentflow.gateway._dialect import ModelApi, RequestContext
 from agentflow.gateway._messages import MessagesApi
 from agentflow.gateway._responses import ResponsesApi
 from agentflow.models import Completion, ToolCall
@@ -19,7 +18,7 @@ from tests.agentflow.gateway._scripted_calls import MODEL, answer, call
 from tests.agentflow.gateway.test_apis import CHAT, MESSAGES, RESPONSES, events_of, pieces_of, rebuilt
 from tests.agentflow.gateway.test_recorded_agents import bodies_of
 
-ARRIVAL = Arrival(1, "tag")
+ARRIVAL = RequestContext(1, "tag")
 COMPLETIONS: dict[str, Any] = {"model": MODEL, "prompt": "Hi", "n": 2, "stop": ["x"], "temperature": 0.5}
 APIS: list[tuple[ModelApi, list[dict[str, Any]]]] = [
     (ChatApi(), [CHAT]),

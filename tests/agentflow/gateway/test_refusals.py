@@ -10,11 +10,10 @@ import httpx2
 import pytest
 
 from agentflow.gateway import GatewayError, _server
-from agentflow.gateway._chat import ChatBody
-from agentflow.gateway._completions import CompletionsBody
+from agentflow.gateway._chat import ChatBody, CompletionsBody
 from agentflow.gateway._messages import MessagesBody
 from agentflow.gateway._responses import ResponsesBody
-from agentflow.gateway._server import MOST_REQUESTS
+from agentflow.gateway._server import MAX_REQUESTS
 from tests.agentflow.gateway._scripted_calls import (
     KEY,
     MODEL,
@@ -239,7 +238,7 @@ async def test_a_key_has_a_bounded_number_of_requests_and_a_conversation_of_mess
 ) -> None:
     monkeypatch.setattr(_server, "REFUSED_SECONDS", 0.01)
     gate = anyio.Event()
-    calls = ScriptedCalls([answer() for _ in range(MOST_REQUESTS)], gate=gate, expected=MOST_REQUESTS)
+    calls = ScriptedCalls([answer() for _ in range(MAX_REQUESTS)], gate=gate, expected=MAX_REQUESTS)
     path, body = CHAT
     statuses: list[int] = []
 
@@ -248,14 +247,14 @@ async def test_a_key_has_a_bounded_number_of_requests_and_a_conversation_of_mess
 
     async with scripted_server(calls) as url, raw_client(url) as client:
         async with anyio.create_task_group() as group:
-            for _ in range(MOST_REQUESTS):
+            for _ in range(MAX_REQUESTS):
                 group.start_soon(ask, client)
             await calls.begun.wait()
             for more in (client.get("/v1/models"), client.post("/v1/messages/count_tokens", json=body)):
                 refused = await more
                 assert (refused.status_code, refused.headers["retry-after"]) == (429, "1")
             gate.set()
-        assert statuses == [200] * MOST_REQUESTS
+        assert statuses == [200] * MAX_REQUESTS
         assert (await client.get("/v1/models")).status_code == 200
         refused = await client.post(path, json={**body, "messages": [HI] * 10_001})
         assert (refused.status_code, refused.json()["error"]["code"]) == (413, "too_large")

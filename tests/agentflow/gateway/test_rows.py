@@ -22,6 +22,7 @@ from agentflow.gateway import (
 from tests.agentflow.gateway._conversations import whole_tokens
 from tests.agentflow.gateway._engine import RandomEngine
 from tests.agentflow.gateway._registry import OWNER, served, task
+from tests.agentflow.trace._calls import trained
 
 SCHEMA: dict[str, Any] = {"type": "object", "properties": {"q": {"type": "string"}, "n": {"type": "integer"}}}
 NAMES = ("look", "list")
@@ -176,7 +177,7 @@ async def check_rows(count: int, folder: Path) -> None:
             rows: list[Any] = []
             for place, kind in enumerate(kinds):
                 offer = EpisodeOffer(id=f"{number}/{place}", group=str(number), task=task(), seed=str(number))
-                await registry.collector.offer([offer])
+                await registry.slots.offer([offer])
                 begun = await registry.begin(OWNER)
                 assert begun is not None
                 before = len(engine.told)
@@ -188,9 +189,9 @@ async def check_rows(count: int, folder: Path) -> None:
                     (tokens.prompt, tokens.sampled, tokens.logprobs) for _, tokens in whole_tokens(calls)
                 )
                 assert full == Counter(engine.told[before:])
-                tree = token_tree(calls).rows()
-                rows.append(Counter((row.ids, row.mask, row.logprobs) for row in tree))
-                assert sum(row.mask.count(True) for row in tree) == sum(
+                pieces = trained(token_tree(calls))
+                rows.append(Counter(piece[1:] for piece in pieces))
+                assert sum(len(piece.ids) for piece in pieces) == sum(
                     len(ids) for _, ids, _ in engine.told[before:]
                 )
             assert rows[0] == rows[1] == rows[2]

@@ -41,7 +41,7 @@ async def test_a_journal_that_can_not_be_written_gives_no_receipt_and_stops_the_
     tmp_path: Path,
 ) -> None:
     async with registry_at(tmp_path) as registry:
-        await registry.collector.offer(offers(size=2))
+        await registry.slots.offer(offers(size=2))
         one, two = await registry.begin(OWNER), await registry.begin(OWNER)
         assert one is not None
         assert two is not None
@@ -50,10 +50,10 @@ async def test_a_journal_that_can_not_be_written_gives_no_receipt_and_stops_the_
         for _ in range(2):
             with pytest.raises(RunStopped, match="no such table: pages; nothing with a receipt is lost"):
                 await registry.end(OWNER, two.episode, 1, EpisodeOutcome(reward=1.0))
-                await registry.collector.use([one.episode], 1)
+                await registry.slots.use([one.episode], 1)
     change_file(tmp_path, "ALTER TABLE gone RENAME TO pages")
     async with registry_at(tmp_path) as registry:
-        assert [ended.offer.id for ended in await registry.collector.ended()] == [one.episode]
+        assert [ended.offer.id for ended in await registry.slots.ended()] == [one.episode]
         again = await registry.begin(OWNER)
         assert again is not None
         assert (again.episode, again.attempt) == (two.episode, 2)
@@ -62,7 +62,7 @@ async def test_a_journal_that_can_not_be_written_gives_no_receipt_and_stops_the_
 @pytest.mark.promise("gateway:journal:failure")
 async def test_clients_are_told_to_retry_while_the_journal_can_not_be_written(tmp_path: Path) -> None:
     async with gateway(tmp_path) as (registry, url), GatewayClient(url, OWNER_TOKEN, patience=0) as client:
-        await registry.collector.offer(offers(size=1))
+        await registry.slots.offer(offers(size=1))
         change_file(tmp_path, "ALTER TABLE pages RENAME TO gone")
         with pytest.raises(RunStopped, match=r"gives no answer for 0 s .*no such table: pages"):
             await client.begin()

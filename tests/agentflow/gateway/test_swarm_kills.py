@@ -21,7 +21,7 @@ from pydantic import SecretStr
 from agentflow.gateway import EpisodeLimits, Gateway, GatewaySettings, UpstreamSettings
 from agentflow.learner._rollout_store import RolloutStore
 from agentflow.testing import fake_endpoint
-from agentflow.tuner._samples import SEPARATOR
+from agentflow.tuner._gateway_rollout import SEPARATOR
 from tests.agentflow.gateway._swarm_programs import Emit, Player, Trainer, play, steps_in, train
 from tests.agentflow.gateway._tuning_program import Tuner, tune
 

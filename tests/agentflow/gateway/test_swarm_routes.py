@@ -24,7 +24,7 @@ from agentflow.gateway import (
     GatewaySettings,
     add_swarm_routes,
 )
-from agentflow.gateway._keys import ClientIdentity
+from agentflow.gateway._episodes import ClientIdentity
 from tests.agentflow.gateway._registry import ask, offers, registry_at, served, task
 
 OWNER_TOKEN = "owner-token-of-this-test"
@@ -102,7 +102,7 @@ async def test_a_client_that_leaves_while_it_begins_costs_no_attempt(tmp_path: P
             tasks.start_soon(partial(worker.begin, wait=30))
             await anyio.wait_all_tasks_blocked()
             tasks.cancel_scope.cancel()
-        await registry.collector.offer(offers(size=1))
+        await registry.slots.offer(offers(size=1))
         begun = await worker.begin(wait=5)
         assert begun is not None
 
@@ -127,7 +127,7 @@ async def test_an_episode_is_told_an_address_that_its_client_reaches(
         served(registry, settings) as url,
         GatewayClient(url.replace("127.0.0.1", "localhost"), WORKER_TOKEN) as worker,
     ):
-        await registry.collector.offer(offers(size=1))
+        await registry.slots.offer(offers(size=1))
         begun = await worker.begin(wait=5)
         assert begun is not None
         assert urlsplit(begun.base_url).hostname == name
@@ -169,7 +169,7 @@ async def test_the_commands_of_the_page_run(tmp_path: Path) -> None:
     page = (Path(__file__).parents[3] / "docs/swarm.md").read_text(encoding="utf-8")
     commands = re.findall(r"```sh\n(.*?)```", page, re.DOTALL)
     async with gateway(tmp_path / "gateway") as (registry, url):
-        await registry.collector.offer([EpisodeOffer(id="12/3", group="12", task=task(), seed="s")])
+        await registry.slots.offer([EpisodeOffer(id="12/3", group="12", task=task(), seed="s")])
         environment = {"GATEWAY": url, "TOKEN": WORKER_TOKEN, "PATH": "/usr/local/bin:/usr/bin:/bin"}
         script = "set -e\ncurl() { command curl -f -w '\\n' \"$@\"; }\n" + "\n".join(commands)
         ran = await anyio.run_process(
@@ -185,7 +185,7 @@ async def test_the_commands_of_the_page_run(tmp_path: Path) -> None:
         assert begun.keys() == json.loads(shown[0]).keys()
         assert (reward, aborted) == ("{}", "{}")
         assert [call["id"] for call in json.loads(tokens)["calls"]] == ["c1"]
-        (ended,) = await registry.collector.ended()
+        (ended,) = await registry.slots.ended()
         assert ended.outcome.reward == 2.5
         states = registry.status().states
         assert (states["offered"], states["scored"]) == (2, 1)

@@ -8,7 +8,7 @@ import anyio
 from aiohttp import web
 from starlette.types import Receive, Scope, Send
 
-from agentflow.http_server import AsgiServer, _connections, _servers, serving
+from agentflow.http_server import AsgiServer, _servers, serving
 
 KINDS = ("asgi", "aiohttp")
 
@@ -50,8 +50,8 @@ async def _serve(kind: str) -> None:
 
 if __name__ == "__main__":
     kind, limit, header_seconds = sys.argv[1:]
-    most = _connections.max_connections()
+    most = _servers.max_connections()
     _servers.max_connections = lambda: min(most, int(limit))
-    _connections.HEADER_SECONDS = _connections.IDLE_SECONDS = float(header_seconds)
-    _connections.CHECK_SECONDS = min(_connections.CHECK_SECONDS, float(header_seconds) / 4)
+    _servers.HEADER_SECONDS = _servers.IDLE_SECONDS = float(header_seconds)
+    _servers.CHECK_SECONDS = min(_servers.CHECK_SECONDS, float(header_seconds) / 4)
     anyio.run(_serve, kind)

@@ -5,7 +5,7 @@ from contextlib import asynccontextmanager
 from hashlib import sha256
 from pathlib import Path
 
-from agentflow.growth import LevelRecord
+from agentflow.engine import LevelRecord
 from agentflow.inspection import RunReader
 from agentflow.journal import Journal, NewSeed, Page, Run, open_journal, this_process
 from agentflow.trace import (

@@ -121,7 +121,7 @@ async def test_failures_are_those_of_all_processes_until_the_report_counts_them(
 @pytest.mark.promise("inspection:growing", "inspection:search")
 async def test_an_unfinished_tree_shows_complete_levels_with_verdicts(url: str, only_run: OnlyRun) -> None:
     async with claimed(url, ["a"]) as (_, run, [seed]):
-        image = await run.put_blob(b"\x89PNG picture", "image/png")
+        image = await run.blobs.put(b"\x89PNG picture", "image/png")
         page = await run.open_page(seed)
         await grow(page, ["0", "1", "1-0"], 1, n1=(Verdict.REPEATS, "known"))
         await page.record("act/1-1", action("1-1", "A 100% sure “sign”.\nSecond", image))
@@ -142,8 +142,8 @@ async def test_an_unfinished_tree_shows_complete_levels_with_verdicts(url: str, 
         assert [hit.spot for hit in reader.search("saw", seed="a")] == ["0", "1", "1-0"]
         assert reader.search("  ") == []
         assert reader.results("a").answers == ()
-        tree = reader.tree("a")
-        assert tree is not None and [node.position for node in tree.nodes] == [0, 0, 1]
+        tree = next(reader.records()).tree
+        assert [node.position for node in tree.nodes] == [0, 0, 1]
         [row_of_tokens] = reader.tokens("a")
         assert [(piece.kind, piece.ids) for piece in row_of_tokens.pieces] == [
             ("context", (1, 2)),

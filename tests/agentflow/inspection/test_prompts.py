@@ -23,7 +23,7 @@ from agentflow.models import (
     make_model,
 )
 from agentflow.models._model import OfflineModel
-from agentflow.runs._prompts import PromptStore, PromptStoringModel
+from agentflow.runs._resources import PromptStore, PromptStoringModel
 from agentflow.trace import Blob, Plan, Reply
 from tests.agentflow.cli._programs import running
 from tests.agentflow.inspection._journals import OnlyRun, claimed

@@ -157,7 +157,7 @@ async def test_every_step_through_the_gateway_has_its_tokens(tmp_path: Path) -> 
         GatewayClient(address, OWNER_TOKEN) as client,
     ):
         (task,) = await tasks_of(f"openenv:{url}?size=1&seed=7")
-        await registry.collector.offer([EpisodeOffer(id="1/0", group="1", task=task, seed="s")])
+        await registry.slots.offer([EpisodeOffer(id="1/0", group="1", task=task, seed="s")])
         begun = await client.begin(wait=5)
         assert begun is not None
         policy = Policy(begun.base_url, begun.keys[""], begun.model)

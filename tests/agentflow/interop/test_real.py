@@ -127,7 +127,7 @@ async def test_verifiers_plays_through_the_gateway_by_the_key_of_its_episode(tmp
     ):
         source = f'verifiers:agentflow-tasks?python={python}&start=1&task={{"url": "{url}"}}'
         (capital,) = await tasks_of(source)
-        await registry.collector.offer([EpisodeOffer(id="1/0", group="1", task=capital, seed="s")])
+        await registry.slots.offer([EpisodeOffer(id="1/0", group="1", task=capital, seed="s")])
         begun = await client.begin(wait=5)
         assert begun is not None
         policy = Policy(begun.base_url, begun.keys[""], begun.model)

@@ -17,10 +17,8 @@ from sqlalchemy.exc import SQLAlchemyError
 from agentflow.actors import SYSTEM_CLOCK
 from agentflow.errors import RunStopped, StopCause
 from agentflow.journal import NewSeed, Run, open_journal
-from agentflow.journal._backend import DatabaseFailure
-from agentflow.journal._database import JournalDatabase, backend_for
+from agentflow.journal._database import DatabaseFailure, JournalDatabase, backend_for, runs
 from agentflow.journal._postgres import SERVER_SETTINGS, make_engine
-from agentflow.journal._schema import runs
 from agentflow.testing import VirtualClock
 from tests._postgres import PostgresServer, postgres_server
 from tests.agentflow.journal._recording import Note
@@ -126,10 +124,10 @@ async def use(run: Run, key: str) -> None:
     seed = (await run.add_seeds([NewSeed("a")]))[0]
     page = await run.open_page(seed)
     await page.record(key, Note(key))
-    await run.put_blob(key.encode(), "text/plain")
+    await run.blobs.put(key.encode(), "text/plain")
     await run.renew("me")
     assert (await run.open_page(seed)).recall(key, Note) == Note(key)
-    assert [found async for found in run.harvests()] == []
+    assert [found async for found in run.stored_results()] == []
 
 
 @pytest.mark.promise("journal:away")

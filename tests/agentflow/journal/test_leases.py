@@ -11,13 +11,13 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
-from sqlalchemy import Connection, Engine, event
+from sqlalchemy import Connection, Engine, bindparam, event
 
 from agentflow.actors import SYSTEM_CLOCK, ChildSpec, Supervisor
 from agentflow.journal import Journal, NewSeed, Run, SeedTaken, open_journal, this_process
-from agentflow.journal._database import JournalDatabase, backend_for
-from agentflow.journal._schema import migrate
-from agentflow.journal._writer import Inbox, Writer
+from agentflow.journal._database import JournalDatabase, backend_for, migrate
+from agentflow.journal._run import Inbox, Writer
+from agentflow.journal._seeds import LeaseTerms
 from agentflow.trace import Seed
 
 T = TypeVar("T")
@@ -130,7 +130,7 @@ class LeaseMachine(RuleBasedStateMachine):
 
 
 async def harvests(run: Run) -> list[tuple[Seed, bytes]]:
-    return [found async for found in run.harvests()]
+    return [found async for found in run.stored_results()]
 
 
 @pytest.mark.promise("journal:leases:one-owner")
@@ -289,10 +289,9 @@ async def test_a_claim_whose_response_was_lost_ends_with_its_lease(url: str) -> 
             inbox,
             number=1,
             key="",
-            lease_seconds=LEASE,
             user="me",
             launch="me",
-            now=lambda: time[0],
+            terms=LeaseTerms(bindparam("now", callable_=lambda: time[0]), LEASE),
         )
         seeds = await run.add_seeds([NewSeed("a"), NewSeed("b"), NewSeed("c")])
         database.forgets = True

@@ -6,8 +6,7 @@ from sqlalchemy import Connection, inspect, text
 from agentflow.actors import SYSTEM_CLOCK
 from agentflow.errors import RunStopped
 from agentflow.journal import open_journal
-from agentflow.journal._database import JournalDatabase, backend_for
-from agentflow.journal._schema import METADATA, MIGRATIONS, migrate
+from agentflow.journal._database import METADATA, MIGRATIONS, JournalDatabase, backend_for, migrate
 
 
 def tables(connection: Connection) -> dict[str, set[str]]:

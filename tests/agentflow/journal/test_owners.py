@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from agentflow.journal import this_process
-from agentflow.journal._leases import has_died
+from agentflow.journal._seeds import has_died
 
 
 @pytest.mark.promise("journal:leases:dead")

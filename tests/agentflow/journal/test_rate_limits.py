@@ -5,8 +5,7 @@ import pytest
 
 from agentflow.actors import SYSTEM_CLOCK
 from agentflow.journal import open_journal
-from agentflow.journal._database import JournalDatabase, backend_for
-from agentflow.journal._schema import migrate, reserve_slot
+from agentflow.journal._database import JournalDatabase, backend_for, migrate, reserve_slot
 
 INTERVAL = 1000.0
 """Seconds between slots, against which the time of a test is nothing."""

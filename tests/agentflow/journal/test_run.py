@@ -136,7 +136,7 @@ async def test_an_owner_that_lost_a_seed_can_neither_write_its_page_nor_finish_i
         assert list(taken_over.keys()) == ["act/0", "act/1"]
         await taken_over.record("act/2", Note("quick"))
         await quick.finish(seed, b"quick")
-        assert [found async for found in slow.harvests()] == [(seed, b"quick")]
+        assert [found async for found in slow.stored_results()] == [(seed, b"quick")]
 
 
 @pytest.mark.promise("journal:harvests")
@@ -144,7 +144,7 @@ async def test_results_are_returned_by_index_in_any_order_of_writing(run: Run) -
     seeds = await run.add_seeds([NewSeed(str(number)) for number in range(50)])
     for seed in reversed(seeds[::2]):
         await run.finish(seed, f"harvest {seed.index}".encode())
-    assert [found async for found in run.harvests()] == [
+    assert [found async for found in run.stored_results()] == [
         (seed, f"harvest {seed.index}".encode()) for seed in seeds[::2]
     ]
     assert await run.counts() == (25, 0, 25)
@@ -163,13 +163,13 @@ async def test_a_finished_seed_keeps_its_page_and_can_not_be_claimed(run: Run) -
 @pytest.mark.promise("journal:blobs")
 async def test_blobs_are_stored_once_by_their_hash(run: Run) -> None:
     data = bytes(range(256)) * 1000
-    blob = await run.put_blob(data, "image/png")
-    assert await run.put_blob(data, "image/png") == blob
+    blob = await run.blobs.put(data, "image/png")
+    assert await run.blobs.put(data, "image/png") == blob
     assert blob.hash == sha256(data).hexdigest()
     assert blob.mime == "image/png"
-    assert await run.blob(blob.hash) == data
+    assert await run.blobs.read(blob.hash) == data
     with pytest.raises(KeyError):
-        await run.blob("0" * 64)
+        await run.blobs.read("0" * 64)
 
 
 @pytest.mark.promise("journal:usage")
@@ -218,12 +218,12 @@ async def test_runs_in_one_journal_are_isolated(journal: Journal) -> None:
     seed = await one_seed(one)
     assert seed == await one_seed(two)
     await (await one.open_page(seed)).record("act/0", Note("one"))
-    await one.put_blob(b"x", "text/plain")
+    await one.blobs.put(b"x", "text/plain")
     await one.finish(seed, b"one")
     assert list((await two.open_page(seed)).keys()) == []
     assert await two.counts() == (1, 0, 0)
     with pytest.raises(KeyError):
-        await two.blob(sha256(b"x").hexdigest())
+        await two.blobs.read(sha256(b"x").hexdigest())
 
 
 @pytest.mark.promise("journal:harvests")

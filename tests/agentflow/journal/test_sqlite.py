@@ -16,9 +16,7 @@ from sqlalchemy import URL, Connection
 from agentflow.actors import SYSTEM_CLOCK
 from agentflow.errors import RunStopped
 from agentflow.journal import NewSeed, open_journal
-from agentflow.journal._backend import EntryRow
-from agentflow.journal._database import JournalDatabase
-from agentflow.journal._schema import migrate
+from agentflow.journal._database import EntryRow, JournalDatabase, migrate
 from agentflow.journal._sqlite import Sqlite
 from agentflow.testing import VirtualClock
 from tests.agentflow.journal._recording import Note

@@ -12,10 +12,9 @@ from msgspec import Struct
 from agentflow.actors import SYSTEM_CLOCK, ChildSpec, Supervisor
 from agentflow.errors import ConfigurationError, RunStopped
 from agentflow.journal import NewSeed, Run, open_journal
-from agentflow.journal._backend import BlobRow, EntryRow
-from agentflow.journal._database import JournalDatabase, backend_for
-from agentflow.journal._schema import migrate
-from agentflow.journal._writer import Inbox, Writer
+from agentflow.journal._database import BlobRow, EntryRow, JournalDatabase, backend_for, migrate
+from agentflow.journal._run import Inbox, Writer
+from agentflow.journal._seeds import LeaseTerms
 from agentflow.testing import EventRecorder
 from agentflow.trace import Seed
 
@@ -46,7 +45,8 @@ class WatchedDatabase(JournalDatabase):
 
 def run_on(database: JournalDatabase, inbox: Inbox) -> Run:
     """The first run of that journal."""
-    return Run(database, inbox, number=1, key="", lease_seconds=30, user="me", launch="me", now=None)
+    terms = LeaseTerms(database.backend.clock(), 30)
+    return Run(database, inbox, number=1, key="", user="me", launch="me", terms=terms)
 
 
 async def record(run: Run, numbers: range) -> None:

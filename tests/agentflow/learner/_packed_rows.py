@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 from hypothesis import strategies as st
 
-from agentflow.learner._rows import Row
+from agentflow.learner.packing import Row
 
 __all__ = ["forking_rows", "plain_row", "prefixes"]
 

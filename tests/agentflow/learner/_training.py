@@ -10,13 +10,11 @@ import msgspec
 
 from agentflow.learner import TrainConfig
 from agentflow.learner._checkpoints import Checkpoints
-from agentflow.learner._config import Schedule
-from agentflow.learner._group_rollout import GroupRollout
-from agentflow.learner._loop import Loop, LoopPosition
+from agentflow.learner._group_rollout import GroupRollout, GroupSettings
+from agentflow.learner._loop import Loop, LoopHooks, LoopPosition
 from agentflow.learner._policy import OptimizerSettings, PolicySettings
 from agentflow.learner._rollout_store import RolloutStore
-from agentflow.learner._sources import SyncSource
-from agentflow.learner._task_order import TaskOrder
+from agentflow.learner._sources import BatchSource, SyncSource, TaskOrder
 from agentflow.learner.local import LocalBackbone
 from agentflow.learner.losses import LossSettings
 from agentflow.scoring import Metric, OwnMetric
@@ -94,8 +92,9 @@ class FakePlayer:
 
 def playing_of(player: FakePlayer, **more: Any) -> GroupRollout:  # noqa: ANN401 - whatever it takes
     """Return the rollout of a runner's episodes."""
+    hooks = {name: more.pop(name) for name in ("engine_ready", "on_result") if name in more}
     given: dict[str, Any] = {"trained": ("planner",), "temperature": 1.0, "seed": 7, **more}
-    return GroupRollout(player, **given)
+    return GroupRollout(player, GroupSettings(**given), **hooks)
 
 
 def policy_settings(model: Path) -> PolicySettings:
@@ -115,31 +114,28 @@ def a_loop(
     backbone: LocalBackbone,
     *,
     player: FakePlayer | None = None,
-    steps: int = 5,
-    **more: Any,  # noqa: ANN401 - whatever a loop takes
+    source: BatchSource | None = None,
+    loss: LossSettings = LOSS,
+    eval_steps: int = 10,
+    report: Callable[[int, Mapping[str, float]], None] | None = None,
+    validate: Callable[[], Awaitable[Mapping[str, float]]] | None = None,
+    **schedule: Any,  # noqa: ANN401 - any of its settings
 ) -> Loop:
     """A loop of small steps, as far as a checkpoint in the folder says."""
-    schedule = Schedule(
-        steps=steps,
-        epochs=None,
-        tasks_per_step=3,
-        episodes_per_task=4,
-        save_steps=more.pop("save_steps", 100),
-    )
+    small = {"steps": 5, "epochs": None, "tasks_per_step": 3, "episodes_per_task": 4, "save_steps": 100}
+    config = config_of(loss=loss, schedule={**small, **schedule}, validation={"eval_steps": eval_steps})
     checkpoints = Checkpoints(folder / "checkpoints")
     order = TaskOrder(some_tasks(5), seed=7)
     rounds = SyncSource(playing_of(player or FakePlayer()), order, tasks=3, size=4, replace_equal=0.0)
-    given: dict[str, Any] = {
-        "source": rounds,
-        "backbone": backbone,
-        "loss": LOSS,
-        "schedule": schedule,
-        "rollouts": RolloutStore(folder / "rollouts"),
-        "checkpoints": checkpoints,
-        "position": msgspec.convert(checkpoints.load(backbone) or {}, LoopPosition),
-        "report": tell_nobody,
-    }
-    return Loop(**{**given, **more})
+    return Loop(
+        config,
+        source=source or rounds,
+        backbone=backbone,
+        rollouts=RolloutStore(folder / "rollouts"),
+        checkpoints=checkpoints,
+        position=msgspec.convert(checkpoints.load(backbone) or {}, LoopPosition),
+        hooks=LoopHooks(report=report or tell_nobody, validate=validate),
+    )
 
 
 def tell_nobody(step: int, figures: Mapping[str, float]) -> None:

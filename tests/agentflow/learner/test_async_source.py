@@ -9,8 +9,7 @@ import pytest
 
 from agentflow.learner._group_rollout import GroupRollout
 from agentflow.learner._groups import Batch
-from agentflow.learner._sources import AsyncSource, SyncSource
-from agentflow.learner._task_order import TaskOrder
+from agentflow.learner._sources import AsyncSource, SyncSource, TaskOrder
 from agentflow.testing import VirtualTimeLoop
 from agentflow.trace import Task, digest
 from tests.agentflow.learner._training import FakePlayer, playing_of, some_tasks

@@ -7,8 +7,8 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
+from agentflow.engine import GrowthSettings
 from agentflow.errors import ConfigurationError
-from agentflow.growth import GrowthSettings
 from agentflow.learner.data import read_attempts, read_conversations
 from agentflow.learner.local import lessons_of
 from agentflow.synthesis import SynthesisConfig
@@ -28,7 +28,7 @@ from agentflow.trace import (
     Verdict,
 )
 from tests.agentflow._families import FAMILIES, tokenizer_of
-from tests.agentflow.growth._functions import JudgeBy, PlanBy, fresh_page, grower
+from tests.agentflow.engine._functions import JudgeBy, PlanBy, fresh_page, grower
 
 PAIR = {"question": "When was the first keeper born?", "answer": "1841", "trajectory_id": "traj_1"}
 NODES = [

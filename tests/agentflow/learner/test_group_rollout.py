@@ -10,10 +10,9 @@ import pytest
 
 from agentflow.errors import ModelFailureKind, RunStopped, StopCause, WorkPostponed, unwrap_group
 from agentflow.learner._config import ValidationSettings
-from agentflow.learner._group_rollout import GroupRollout, Validation
-from agentflow.learner._groups import EpisodeResult, FailureCause, Group, Sample
-from agentflow.learner._sources import SyncSource
-from agentflow.learner._task_order import TaskDraw, TaskOrder
+from agentflow.learner._group_rollout import GroupRollout, GroupSettings, Validation
+from agentflow.learner._groups import EpisodeResult, FailureCause, Group, Sample, TaskDraw
+from agentflow.learner._sources import SyncSource, TaskOrder
 from agentflow.telemetry import RunTrace
 from agentflow.testing import VirtualTimeLoop
 from agentflow.trace import Task
@@ -273,7 +272,9 @@ async def test_a_validation_reports_any_reward_and_counts_successes_where_they_a
             )
 
     settings = ValidationSettings(samples=2)
-    validation = Validation(Scored(FakePlayer(), trained=(), temperature=1.0), some_tasks(2), settings)
+    validation = Validation(
+        Scored(FakePlayer(), GroupSettings(trained=(), temperature=1.0)), some_tasks(2), settings
+    )
     figures = await validation.score()
     assert figures["validation/score"] == 0.75
     assert figures["validation/pass@2"] == 1.0, "one of two samples of each task has success"

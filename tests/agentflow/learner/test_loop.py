@@ -13,10 +13,10 @@ from agentflow.learner._checkpoints import CheckpointError
 from agentflow.learner._loop import Loop
 from agentflow.learner._policy import OptimizerSettings
 from agentflow.learner._rollout_store import RolloutStore
-from agentflow.learner._rows import Row
 from agentflow.learner._sources import ReplaySource
 from agentflow.learner.local import LocalBackbone
 from agentflow.learner.losses import LossSettings
+from agentflow.learner.packing import Row
 from agentflow.trace import Task
 from tests.agentflow.learner._models import save_tiny_model
 from tests.agentflow.learner._training import (
@@ -248,19 +248,14 @@ async def test_validation_comes_first_then_every_so_often_and_last(model: Path, 
             told[step] = figures["validation/score"]
 
     backbone = a_backbone(model)
-    await a_loop(tmp_path, backbone, validate=validate, validate_every=2, report=report).run()
+    await a_loop(tmp_path, backbone, validate=validate, eval_steps=2, report=report).run()
     assert told == {0: 0, 2: 2, 4: 4, 5: 5}
 
 
 @pytest.mark.promise("training:reproducible")
 async def test_a_batch_can_be_several_optimizer_steps(model: Path, tmp_path: Path) -> None:
     backbone = a_backbone(model)
-    loop = a_loop(tmp_path, backbone, steps=1)
-    loop = a_loop(
-        tmp_path,
-        backbone,
-        schedule=loop._schedule.model_copy(update={"steps_per_batch": 3}),  # pyright: ignore[reportPrivateUsage] - as it is but for one field
-    )
+    loop = a_loop(tmp_path, backbone, steps=1, steps_per_batch=3)
     await loop.run()
     assert (loop.position.step, backbone.version) == (1, 3)
 
@@ -283,10 +278,8 @@ async def test_the_stored_log_probabilities_and_derived_advantages_are_those_tha
     parts: int, model: Path, tmp_path: Path
 ) -> None:
     backbone = WatchedBackbone(model)
-    loop = a_loop(tmp_path, backbone, steps=2)
-    schedule = loop._schedule.model_copy(update={"steps_per_batch": parts})  # pyright: ignore[reportPrivateUsage]
     loss = LossSettings(filter_groups=True)
-    await a_loop(tmp_path, backbone, schedule=schedule, loss=loss).run()
+    await a_loop(tmp_path, backbone, steps=2, steps_per_batch=parts, loss=loss).run()
     (tmp_path / "settings.yaml").write_text(
         f"loss: {loss.model_dump_json()}\nschedule: {{steps_per_batch: {parts}}}\n"
     )
@@ -322,9 +315,7 @@ def _row_of(episode: EpisodeTokens, call: int) -> tuple[bytes, bytes]:
 async def test_what_the_trainer_used_can_be_left_out_and_its_loss_stops_no_step(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    loop = a_loop(tmp_path / "none", a_backbone(model), steps=1)
-    quiet = loop._schedule.model_copy(update={"save_log_probs": False})  # pyright: ignore[reportPrivateUsage]
-    await a_loop(tmp_path / "none", a_backbone(model), schedule=quiet).run()
+    await a_loop(tmp_path / "none", a_backbone(model), steps=1, save_log_probs=False).run()
     assert [path.name for path in (tmp_path / "none" / "rollouts").iterdir()] == ["step_000001.jsonl.gz"]
 
     def full(*_: object) -> None:

@@ -1,7 +1,6 @@
 """Packing: every token once, every row complete, no part over its budget."""
 
 from collections.abc import Sequence
-from dataclasses import fields, replace
 from itertools import combinations, pairwise
 
 import numpy as np
@@ -10,11 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agentflow.errors import ConfigurationError
-from agentflow.learner import Sample
-from agentflow.learner._rows import Row, sort_rows
-from agentflow.learner.losses import LossSettings, step_rows
-from agentflow.learner.packing import Packed, cuts, pack
-from agentflow.trace import Tokens
+from agentflow.learner.packing import Packed, Row, cuts, pack, sort_rows
 from tests.agentflow.learner._packed_rows import forking_rows, plain_row, prefixes
 
 
@@ -154,23 +149,6 @@ def test_an_invalid_or_too_long_row_is_refused_in_one_line(row: Row, message: st
     with pytest.raises(ConfigurationError, match=message) as refused:
         pack([plain_row([1, 2], [False, True]), row], 4)
     assert "\n" not in str(refused.value)
-
-
-def test_rows_of_a_step_pack_by_its_token_tree_as_without_it() -> None:
-    def call(prompt: tuple[int, ...], *sampled: int) -> Tokens:
-        return Tokens(prompt=prompt, sampled=sampled, logprobs=(-1.0,) * len(sampled))
-
-    calls = [(call((9, 1), 2, 3), call((9, 1, 2, 3, 4), 5)), (call((9, 1), 2, 7),), (call((8,), 1),)]
-    samples = [Sample(task="t", id=str(n), reward=float(n), calls=each) for n, each in enumerate(calls)]
-    rows, _ = step_rows(samples, LossSettings(kl_coef=0.0))
-    assert all(row.end is not None for row in rows)
-    [by_tree], [alone] = pack(rows), pack([replace(row, end=None) for row in rows])
-    assert all(
-        np.array_equal(getattr(by_tree, each.name), getattr(alone, each.name)) for each in fields(Packed)
-    )
-    # A row whose tokens were changed since is not looked up in the tree of its step.
-    moved = [replace(row, ids=row.ids + 1) for row in rows]
-    assert pack(moved)[0].ids.tolist() == (by_tree.ids + 1).tolist()
 
 
 @given(forking_rows(), st.integers(12, 120))

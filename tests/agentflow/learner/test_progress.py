@@ -8,9 +8,9 @@ from rich.console import Console
 
 from agentflow.cli._train import training_view
 from agentflow.learner import Batch, EpisodeResult, Group, Sample
-from agentflow.learner._groups import ReplacedGroup
+from agentflow.learner._groups import ReplacedGroup, class_of, signal_figures
+from agentflow.learner._loop import SignalWatch
 from agentflow.learner._progress import TrainProgress
-from agentflow.learner._signal import SignalWatch, class_of, signal_figures
 from agentflow.runs import Phase
 from agentflow.trace import Task
 from tests.agentflow.tuner._tuning import ask_text, some_tasks, tuned

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from agentflow.learner._rows import Row, longest_trained, merge_rows
+from agentflow.learner.packing import Row, longest_trained, merge_rows
 
 
 def _row(ids: str, trained: str, unit: int) -> Row:

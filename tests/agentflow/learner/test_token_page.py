@@ -16,7 +16,7 @@ from agentflow.learner import Batch, Group, RunTokens, Sample
 from agentflow.learner._rollout_store import RolloutStore
 from agentflow.learner.losses import LossSettings, step_rows
 from agentflow.trace import Piece, Tokens, token_texts
-from agentflow.tuner._samples import episode_samples
+from agentflow.tuner._gateway_rollout import episode_samples
 from tests.agentflow.gateway._registry import OWNER, ask, offers, registry_at
 
 HOSTILE = "<script>alert(1)</script>\x1b]0;title\x07\u202e"
@@ -228,7 +228,7 @@ async def test_an_episode_of_a_gateway_has_the_origins_of_its_prompts_and_only_r
     )
     outcome = EpisodeOutcome(reward={"wolf": 1.0, "owl": 0.0})
     async with registry_at(tmp_path / "gateway", settings) as registry:
-        await registry.collector.offer(offers("t@0", size=1))
+        await registry.slots.offer(offers("t@0", size=1))
         begun = await registry.begin(OWNER)
         assert begun is not None
         for agent, question, received in (

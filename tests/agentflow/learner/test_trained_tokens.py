@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from agentflow.actors import Supervisor
 from agentflow.errors import ModelFailure, ModelFailureKind
 from agentflow.learner._config import GrowthRules
-from agentflow.learner._groups import Group
-from agentflow.learner._task_order import TaskDraw
+from agentflow.learner._group_rollout import GroupSettings
+from agentflow.learner._groups import Group, TaskDraw
 from agentflow.learner._tree_groups import TreeGroupRollout, TreeGrower
 from agentflow.learner.losses import LossSettings, rows_of
 from agentflow.models import Call, Completion, TextPart
@@ -97,7 +97,9 @@ async def group_of(model: Library, depth: int, seed: int) -> Group:
     async with Sandbox(backends=[]) as base:
         trees = TreeGrower(model, model, base, await base.tools(), rules, seed, observations=LIMITS)
         async with Supervisor(trees.team.specs(), name="trees"):
-            playing = TreeGroupRollout(trees, FakePlayer(), trained=("planner",), temperature=1.0)
+            playing = TreeGroupRollout(
+                trees, FakePlayer(), GroupSettings(trained=("planner",), temperature=1.0)
+            )
             return await playing.group(DRAW, 4)
 
 

@@ -10,8 +10,8 @@ import pytest
 from agentflow.actors import Supervisor
 from agentflow.errors import ModelFailure, ModelFailureKind
 from agentflow.learner._config import GrowthRules
-from agentflow.learner._groups import FailureCause, Group
-from agentflow.learner._task_order import TaskDraw
+from agentflow.learner._group_rollout import GroupSettings
+from agentflow.learner._groups import FailureCause, Group, TaskDraw
 from agentflow.learner._tree_groups import TreeGroupRollout, TreeGrower
 from agentflow.models import Accounts, Call, Completion, make_model
 from agentflow.sandbox import Sandbox
@@ -79,7 +79,9 @@ async def tree_groups(
     async with Sandbox(backends=[]) as base:
         trees = TreeGrower(model, model, base, await base.tools(), RULES, seed=7)
         async with Supervisor(trees.team.specs(), name="tree_groups"):
-            yield TreeGroupRollout(trees, player, trained=("planner",), temperature=1.0, engine_ready=ready)
+            yield TreeGroupRollout(
+                trees, player, GroupSettings(trained=("planner",), temperature=1.0), engine_ready=ready
+            )
 
 
 async def group_of(model: Drawing, player: FakePlayer | None = None, version: int = 0) -> Group:
@@ -133,7 +135,7 @@ async def test_trees_grow_on_a_real_vllm_with_the_tokens_that_it_read_and_wrote(
         trees = TreeGrower(model, Drawing(), base, await base.tools(), RULES, seed=7)
         async with Supervisor(trees.team.specs(), name="tree_groups"):
             tree_groups = TreeGroupRollout(
-                trees, FakePlayer(), trained=("planner",), temperature=1.0, seconds=800
+                trees, FakePlayer(), GroupSettings(trained=("planner",), temperature=1.0, seconds=800)
             )
             group = await tree_groups.group(DRAW, 8)
     assert group.failures == ()

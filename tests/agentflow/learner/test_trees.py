@@ -10,7 +10,7 @@ import torch
 from msgspec import structs
 from torch import Tensor
 
-from agentflow.growth import BranchSandboxes, Grower, GrowthSettings, plans_of
+from agentflow.engine import BranchSandboxes, Grower, GrowthSettings, plans_of
 from agentflow.journal import Page
 from agentflow.learner import Sample
 from agentflow.learner._groups import samples_of_tree
@@ -19,7 +19,7 @@ from agentflow.learner.losses import LossSettings, loss_of, rows_of
 from agentflow.learner.packing import pack
 from agentflow.sandbox import Sandbox
 from agentflow.trace import Plan, PlanRequest, Proposal, Reply, Tokens, Tree, digest
-from tests.agentflow.growth._functions import SEED, Act, JudgeBy, PlanBy, fresh_page
+from tests.agentflow.engine._functions import SEED, Act, JudgeBy, PlanBy, fresh_page
 from tests.agentflow.learner._models import VOCABULARY, tiny_model
 
 pytestmark = pytest.mark.usefixtures("book")

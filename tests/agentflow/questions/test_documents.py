@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from agentflow import Sandbox
 from agentflow.questions import ShownDocument, divided, documents_from, documents_of
 from agentflow.team import call_tool
-from agentflow.trace import Action, Blob, Node, SourceSpan
+from agentflow.trace import Action, MemoryBlobStore, Node, SourceSpan
 from tests.agentflow.questions._notes import FIRST, SECOND, notes, shown
 
 
@@ -147,13 +147,11 @@ def test_a_document_that_does_not_fit_is_an_extract_of_whole_entries() -> None:
 
 @pytest.mark.promise("questions:documents")
 async def test_tools_that_search_and_read_name_their_documents() -> None:
-    async def keep(data: bytes, mime: str) -> Blob:
-        return Blob.of(data, mime)
-
+    blobs = MemoryBlobStore()
     async with Sandbox() as sandbox:
-        found = await call_tool(sandbox, Action("rag_search", {"query": "Candlebay lighthouse"}), keep)
+        found = await call_tool(sandbox, Action("rag_search", {"query": "Candlebay lighthouse"}), blobs)
         first = found.observation.sources[0]
-        read = await call_tool(sandbox, Action("rag_get", {"id": first.document}), keep)
+        read = await call_tool(sandbox, Action("rag_get", {"id": first.document}), blobs)
     assert len(found.observation.sources) > 2
     [source] = read.observation.sources
     assert (source.document, source.offset, source.length) == (first.document, 0, source.end - source.start)

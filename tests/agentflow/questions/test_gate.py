@@ -120,7 +120,7 @@ class Calls:
         self.replies: dict[str, object] = {}
 
     async def reply(
-        self, key: str, kind: type[Reply[T]], role: str, call: Callable[[], Awaitable[Reply[T]]]
+        self, key: str, kind: type[Reply[T]], call: Callable[[], Awaitable[Reply[T]]]
     ) -> Reply[T]:
         assert key not in self.replies
         self.replies[key] = made = await call()

@@ -9,7 +9,7 @@ import pytest
 from agentflow.cli import main
 from agentflow.errors import ConfigurationError
 from agentflow.learner import TrainConfig, TrainRun, load_train_config
-from agentflow.learner._task_order import read_tasks_of
+from agentflow.learner._run import read_tasks_of
 from agentflow.readers import read_tasks
 from agentflow.runs import run_sync
 

@@ -140,7 +140,7 @@ def test_every_field_is_taken_from_every_source(name: str, monkeypatch: pytest.M
         ("max_turn: 3", "max_turn is unknown; did you mean max_turns?"),
         ("planner_model: {temprature: 1}", "planner_model.temprature is unknown; did you mean temperature?"),
         ("max_workers: 0", "max_workers: input should be greater than or equal to 1"),
-        ("agent: crowd", "agent: input should be 'team' or 'single'"),
+        ("agent: crowd", "agent: there is no 'crowd'; choose team, single or module:function"),
         ("{agent: single, verify: merged}", "verify: a single agent has no such role"),
         ("{agent: single, short_prompts: true}", "short_prompts: a single agent has no such role"),
         ("{agent: single, planner_model: {seed: 1}}", "planner_model: a single agent has no such role"),

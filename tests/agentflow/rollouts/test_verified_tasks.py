@@ -10,11 +10,11 @@ import pytest
 from aiohttp import web
 from msgspec.structs import replace
 
+from agentflow.engine import GrowthSettings, Prepare
 from agentflow.errors import ConfigurationError
-from agentflow.growth import GrowthSettings
 from agentflow.journal import MemoryPage, Page
-from agentflow.learner._group_rollout import GroupRollout
-from agentflow.learner._task_order import TaskDraw
+from agentflow.learner._group_rollout import GroupRollout, GroupSettings
+from agentflow.learner._groups import TaskDraw
 from agentflow.rollouts import RolloutConfig, RolloutRun, RolloutSummary, assign
 from agentflow.rollouts.benchmarks import load_tasks
 from agentflow.sandbox import Sandbox, SandboxSettings
@@ -33,7 +33,6 @@ from agentflow.tasks import (
     rollout_task,
     verifiable_task,
 )
-from agentflow.team import Prepare
 from agentflow.trace import (
     Ending,
     Episode,
@@ -288,7 +287,9 @@ async def test_the_verdict_is_the_reward_of_an_episode(terminal: Bench) -> None:
     runner = Runner()
     rewards: list[float] = []
     rollout = GroupRollout(
-        runner, trained=("agent",), temperature=1.0, tries=1, on_result=lambda one: rewards.append(one.reward)
+        runner,
+        GroupSettings(trained=("agent",), temperature=1.0, tries=1),
+        on_result=lambda result: rewards.append(result.reward),
     )
     await rollout.group(TaskDraw(0, task), 1)
     runner.solve = staticmethod(idle)

@@ -117,7 +117,7 @@ def test_a_lock_that_can_not_be_made_is_one_line(
     def refuse(*_: object) -> int:
         raise OSError(number, os.strerror(number))
 
-    monkeypatch.setattr("agentflow.runs._output_lock.os.open", refuse)
+    monkeypatch.setattr("agentflow.runs._directory.os.open", refuse)
     with pytest.raises(error, match=match) as refused, lock_output(tmp_path):
         pass
     assert "\n" not in str(refused.value)
@@ -131,7 +131,7 @@ def test_a_full_disk_keeps_the_process_id_out_of_the_lock_but_locks(
     def full(*_: object) -> int:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr("agentflow.runs._output_lock.os.pwrite", full)
+    monkeypatch.setattr("agentflow.runs._directory.os.pwrite", full)
     refused = pytest.raises(ConfigurationError, match=f"a run is active in {tmp_path}; ")
     with lock_output(tmp_path), refused, lock_output(tmp_path):
         pass

@@ -5,7 +5,7 @@ import pytest
 from agentflow.errors import RunStopped
 from agentflow.journal import open_journal
 from agentflow.models import ModelSettings, Prices
-from agentflow.runs._supervised_resources import open_accounts, share_accounts
+from agentflow.runs._resources import open_accounts, share_accounts
 from agentflow.synthesis import SynthesisConfig
 from agentflow.trace import Usage
 from tests._postgres import PostgresServer

@@ -15,10 +15,9 @@ from msgspec import Struct
 from agentflow.questions import GateRoles, JudgedDraft, QuestionGate, ShownDocument
 from agentflow.synthesis import AuditedQuestion, SynthesisConfig, load_synthesis_config
 from agentflow.synthesis._audit import drafts_of
-from agentflow.synthesis._journalled_calls import JournalledCalls, PageSearch
-from agentflow.synthesis._questions import gate_settings, groups_of
+from agentflow.synthesis._questions import JournalledCalls, gate_settings, groups_of
 from tests._pages import page_over
-from tests.agentflow.synthesis._recorded import Nobody, NoSearch, finished_trees
+from tests.agentflow.synthesis._recorded import Nobody, finished_trees, recorded_search
 
 __all__ = ["AuditedGroup", "LabelledDraft", "fallen", "load_drafts", "load_groups", "replay_audit"]
 
@@ -77,7 +76,7 @@ async def replay_audit(group: AuditedGroup) -> dict[str, JudgedDraft]:
         cast("GateRoles", Nobody()),
         JournalledCalls(page),
         gate_settings(SynthesisConfig(**group.settings)),
-        search=PageSearch(NoSearch(), page),
+        search=recorded_search(page),
     )
     drafts = enumerate(drafts_of(group.questions, group.documents), 1)
     judged = await gate.judge([JudgedDraft(draft=draft, number=number) for number, draft in drafts])

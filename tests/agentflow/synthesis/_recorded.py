@@ -13,7 +13,7 @@ from typing import Any, NoReturn, cast
 import msgspec
 from msgspec import Struct
 
-from agentflow.growth import with_observations
+from agentflow.engine import with_observations
 from agentflow.journal import Page, open_reader
 from agentflow.questions import (
     GateRoles,
@@ -22,20 +22,20 @@ from agentflow.questions import (
     QuestionGate,
     ShownDocument,
 )
+from agentflow.sandbox import Sandbox
 from agentflow.synthesis import SeedResult, SynthesisConfig, load_synthesis_config
-from agentflow.synthesis._journalled_calls import AlternativeSearch, JournalledCalls, PageSearch
-from agentflow.synthesis._questions import gate_settings, groups_of
-from agentflow.trace import ActionOutcome, Tree
+from agentflow.synthesis._questions import JournalledCalls, PageSearch, gate_settings, groups_of
+from agentflow.trace import Action, ActionOutcome, Tree
 from tests._pages import page_over
 
 __all__ = [
     "RECORDED",
-    "NoSearch",
     "Nobody",
     "Recording",
     "finished_trees",
     "load_recordings",
     "record",
+    "recorded_search",
     "replay",
 ]
 
@@ -88,14 +88,16 @@ class Nobody:
         return asked
 
 
-class NoSearch(AlternativeSearch):
-    """Search that is not there."""
+class NoSearches:
+    """Executor of searches that is not there."""
 
-    def __init__(self) -> None:
-        self._tool = "rag_search"
+    async def act(self, sandbox: Sandbox, action: Action) -> NoReturn:
+        raise AssertionError(f"no search is recorded for {action.arguments}")
 
-    async def act(self, question: str) -> ActionOutcome:
-        raise AssertionError(f"no search is recorded for {question}")
+
+def recorded_search(page: Page) -> PageSearch:
+    """Return the search whose results are on a page."""
+    return PageSearch(cast("Sandbox", None), NoSearches(), "rag_search", page)
 
 
 class _Repeated(Struct):
@@ -124,7 +126,7 @@ async def replay(recording: Recording) -> list[JudgedDraft]:
         cast("GateRoles", Nobody()),
         JournalledCalls(page),
         settings,
-        search=PageSearch(NoSearch(), page),
+        search=recorded_search(page),
         repeated=_Repeated(recording.tree, page),
     )
     return await gate.write(
@@ -156,7 +158,7 @@ def finished_trees(output: Path) -> Iterator[tuple[Tree, dict[str, Any]]]:
     with open_reader(f"sqlite:///{output / 'journal.db'}") as reader:
         [run] = reader.runs()
         seeds = {stored.seed.index: stored.seed for stored in reader.seeds(run.number, done=True)}
-        for number, body in reader.harvests(run.number, list(seeds)).items():
+        for number, body in reader.results(run.number, list(seeds)).items():
             entries = reader.entries(run.number, number, "")
             stripped = msgspec.json.decode(body, type=SeedResult).tree
             assert stripped is not None

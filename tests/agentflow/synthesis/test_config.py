@@ -7,8 +7,8 @@ import pytest
 import yaml
 from pydantic import SecretStr
 
+from agentflow.engine import Unforkable
 from agentflow.errors import ConfigurationError
-from agentflow.growth import Unforkable
 from agentflow.models import Accounts, make_model
 from agentflow.runs import RoleModel, render_config
 from agentflow.sandbox import Sandbox

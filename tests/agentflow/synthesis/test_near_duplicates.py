@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentflow.synthesis._projection import QuestionIndex
+from agentflow.synthesis._files import QuestionIndex
 from agentflow.values import infer_value
 
 QUESTION = "In which year was the guild of lamplighters of Brenn founded?"

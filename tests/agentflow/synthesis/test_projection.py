@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from agentflow.synthesis import PAIRS, SURPLUS, SynthesisConfig
 from agentflow.synthesis._config import QuotaSettings
-from agentflow.synthesis._projection import (
+from agentflow.synthesis._files import (
     MIN_OF_KIND,
     PairKey,
     QuestionIndex,

@@ -4,10 +4,10 @@ import pytest
 from msgspec.structs import replace
 
 from agentflow import Sandbox
-from agentflow.growth import BranchSandboxes
-from agentflow.synthesis._repeated_calls import CallRepeater
+from agentflow.engine import BranchSandboxes
+from agentflow.synthesis._questions import TreeCalls
 from agentflow.team import call_tool
-from agentflow.trace import Action, ActionOutcome, Blob, Node, Tree, tree_id
+from agentflow.trace import Action, ActionOutcome, MemoryBlobStore, Node, Tree, tree_id
 from tests.agentflow.synthesis._grown import SEED, node, page, tree
 
 OWN = tree_id("run", SEED)
@@ -17,10 +17,7 @@ class Caller:
     """Executor without workers."""
 
     async def act(self, sandbox: Sandbox, action: Action) -> ActionOutcome:
-        async def keep(data: bytes, mime: str) -> Blob:
-            return Blob.of(data, mime)
-
-        return await call_tool(sandbox, action, keep)
+        return await call_tool(sandbox, action, MemoryBlobStore())
 
 
 async def seen(sandbox: Sandbox, *commands: str) -> Tree:
@@ -42,7 +39,7 @@ async def test_a_call_is_repeated_after_those_that_it_rests_on_and_its_result_co
         sandboxes = BranchSandboxes(base, await base.tools("bash_run"))
         grown = await seen(base, "echo 3 > n", "cat n", "date +%N")
         own = page()
-        calls = CallRepeater(sandboxes, Caller()).on(grown, own)
+        calls = TreeCalls(sandboxes, Caller(), grown, own)
         _, _, counted, clock = (each.id for each in grown.nodes)
         assert await calls.fault(counted) == ""
         assert "another result" in await calls.fault(clock)

@@ -3,7 +3,7 @@
 import pytest
 from msgspec.structs import replace
 
-from agentflow.synthesis._trimming import trimmed_path
+from agentflow.synthesis._selection import trimmed_path
 from agentflow.trace import ActionOutcome, Node, Observation, SourceSpan, Text, tree_id
 from tests.agentflow.synthesis._grown import SEED, node, tree
 

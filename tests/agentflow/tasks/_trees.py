@@ -5,7 +5,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from agentflow.growth import BranchSandboxes, Grower, GrowthSettings
+from agentflow.engine import BranchSandboxes, Grower, GrowthSettings
 from agentflow.journal import Page
 from agentflow.offline import answer
 from agentflow.sandbox import Sandbox, SandboxSettings
@@ -44,7 +44,7 @@ class OfflineRoles:
     async def act(self, sandbox: Sandbox, action: Action) -> ActionOutcome:
         """Call a tool."""
         self.actions += 1
-        return await call_tool(sandbox, action, self._blobs.put)
+        return await call_tool(sandbox, action, self._blobs)
 
     def by_rule(self, request: JudgementRequest) -> Judgement:
         """Return `new` unless the call or its program failed."""

@@ -6,7 +6,7 @@ from typing import Any, Literal
 import anyio
 import pytest
 
-from agentflow.growth import BranchSandboxes, Grower, GrowthSettings
+from agentflow.engine import BranchSandboxes, Grower, GrowthSettings
 from agentflow.journal import Page
 from agentflow.offline._engine import plan
 from agentflow.sandbox import Sandbox, SandboxSettings

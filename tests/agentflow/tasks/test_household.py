@@ -6,8 +6,8 @@ from typing import Literal
 
 import pytest
 
+from agentflow.engine import BranchSandboxes, GrowthSettings
 from agentflow.errors import ErrorKind, ToolFailure
-from agentflow.growth import BranchSandboxes, GrowthSettings
 from agentflow.journal import Page
 from agentflow.sandbox import Sandbox, SandboxSettings
 from agentflow.tasks import HouseholdState, State, StateCondition, check_task

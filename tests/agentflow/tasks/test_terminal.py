@@ -5,7 +5,7 @@ from typing import Literal, NamedTuple
 
 import pytest
 
-from agentflow.growth import GrowthSettings
+from agentflow.engine import GrowthSettings
 from agentflow.journal import Page
 from agentflow.sandbox import Sandbox, SandboxSettings
 from agentflow.tasks import State, StateCondition, TaskAttempt, TerminalState, VerifiableTask, check_task

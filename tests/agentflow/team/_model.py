@@ -57,16 +57,8 @@ async def team(
 ) -> AsyncGenerator[tuple[Team, FunctionModel]]:
     """A running team whose roles share one model."""
     model = FunctionModel(answer, vision=vision)
-    blobs = blobs or MemoryBlobStore()
-    members = Team(
-        planner=model,
-        generator=model,
-        verifier=model,
-        verify=verify,
-        put_blob=blobs.put,
-        blob=blobs.read,
-        workers=workers,
-    )
+    models = {"planner": model, "generator": model, "verifier": model}
+    members = Team(models, blobs=blobs, verify=verify, workers=workers)
     async with Supervisor(members.specs(), name="team"):
         yield members, model
 

@@ -7,11 +7,12 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from agentflow.actors import SYSTEM_CLOCK, Clock
+from agentflow.engine import EffectGate, EngineContext, EpisodeEngine, EpisodeSettings, run_now
 from agentflow.errors import ErrorKind, ToolFailure
 from agentflow.journal import Page, Writing
 from agentflow.models import Call, Prices
 from agentflow.sandbox import Backend, Sandbox, Session, tool
-from agentflow.team import EffectGate, EpisodeSettings, TeamAgent
+from agentflow.team import TeamAgent
 from agentflow.trace import (
     AnalysisRequest,
     Assessment,
@@ -171,22 +172,20 @@ async def solved(
     task: Task = TASK,
     tools: Sequence[str] = ("diary_write", "diary_look"),
     prices: Mapping[str, Prices] | None = None,
-    gate: EffectGate | None = None,
+    gate: EffectGate = run_now,
     clock: Clock = SYSTEM_CLOCK,
     blobs: MemoryBlobStore | None = None,
     **settings: object,
 ) -> tuple[Episode, FunctionModel]:
     """Run an episode in a fresh sandbox with a team that shares one model; return both."""
     async with diary_sandbox(diary) as sandbox, team(answer, blobs=blobs) as (members, model):
-        agent = TeamAgent(
-            team=members,
+        engine = EpisodeEngine(
+            agent=TeamAgent(members),
             tools=await sandbox.tools(list(tools)) if tools else [],
             settings=EpisodeSettings.model_validate(settings),
-            prices=prices,
-            gate=gate,
-            clock=clock,
+            context=EngineContext(prices=prices or {}, gate=gate, clock=clock),
         )
-        episode = await agent.solve(task, sandbox, (book or Book()).open())
+        episode = await engine.solve(task, sandbox, (book or Book()).open())
     return episode, model
 
 

@@ -246,11 +246,11 @@ async def test_a_call_waits_a_minute_for_a_lost_server_and_then_stops_the_run() 
     clock = LeapingClock()
     async with serving(EchoBackend()) as server, Sandbox(server.url, token=TOKEN) as sandbox:
         call = Action("say", {"text": "hi"})
-        outcome = await call_tool(sandbox, call, MemoryBlobStore().put, clock)
+        outcome = await call_tool(sandbox, call, MemoryBlobStore(), clock)
         assert outcome.failure is None
         server.stop()
         await server.stopped.wait()
         with pytest.raises(RunStopped, match=r"^no tool server answers: .* to resume\.$") as stopped:
-            await call_tool(sandbox, call, MemoryBlobStore().put, clock)
+            await call_tool(sandbox, call, MemoryBlobStore(), clock)
     assert stopped.value.cause is StopCause.SANDBOX
     assert SERVER_SECONDS <= clock.now() < 2 * SERVER_SECONDS

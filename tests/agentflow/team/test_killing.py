@@ -6,9 +6,10 @@ import anyio
 import pytest
 
 from agentflow.actors import DynamicSupervisor, Supervisor
+from agentflow.engine import EpisodeEngine, EpisodeSettings
 from agentflow.models import Call, Completion
-from agentflow.team import EpisodeSettings, Team, TeamAgent
-from agentflow.trace import Episode, MemoryBlobStore
+from agentflow.team import Team, TeamAgent
+from agentflow.trace import Episode
 from tests.agentflow.team._model import FunctionModel
 from tests.agentflow.team._solving import TASK, Book, Script, diary_sandbox
 
@@ -37,8 +38,7 @@ class Fatal(FunctionModel):
 
 async def episode_with(model: FunctionModel, pool: str = "") -> Episode:
     """An episode; once the model is called for the last time before it waits, the pool's only worker is killed."""
-    blobs = MemoryBlobStore()
-    members = Team(planner=model, generator=model, put_blob=blobs.put, blob=blobs.read)
+    members = Team({"planner": model, "generator": model})
 
     found: dict[str, Episode] = {}
 
@@ -56,8 +56,8 @@ async def episode_with(model: FunctionModel, pool: str = "") -> Episode:
         if pool:
             tasks.start_soon(kill)
         tools = await sandbox.tools("diary_write")
-        agent = TeamAgent(team=members, tools=tools, settings=EpisodeSettings())
-        found["episode"] = await agent.solve(TASK, sandbox, Book().open())
+        engine = EpisodeEngine(agent=TeamAgent(members), tools=tools, settings=EpisodeSettings())
+        found["episode"] = await engine.solve(TASK, sandbox, Book().open())
     return found["episode"]
 
 

@@ -6,11 +6,12 @@ import anyio
 import pytest
 
 from agentflow.actors import Supervisor
+from agentflow.engine import EpisodeEngine, EpisodeSettings
 from agentflow.errors import ConfigurationError
 from agentflow.models import Call, Completion, Prices
-from agentflow.team import EpisodeSettings, Team, TeamAgent
+from agentflow.team import Team, TeamAgent
 from agentflow.testing import VirtualTimeLoop
-from agentflow.trace import Ending, Episode, Failure, MemoryBlobStore, SolutionRequest
+from agentflow.trace import Ending, Episode, Failure, SolutionRequest
 from tests.agentflow.team._model import FunctionModel, unasked
 from tests.agentflow.team._solving import TASK, Book, Script, diary_sandbox, roles, solved
 
@@ -31,12 +32,12 @@ class Slow(FunctionModel):
 
 
 async def slowly(model: FunctionModel, book: Book, **settings: object) -> Episode:
-    blobs = MemoryBlobStore()
-    members = Team(planner=model, generator=model, put_blob=blobs.put, blob=blobs.read)
+    members = Team({"planner": model, "generator": model})
     async with diary_sandbox() as sandbox, Supervisor(members.specs(), name="team"):
         tools = await sandbox.tools("diary_write")
-        agent = TeamAgent(team=members, tools=tools, settings=EpisodeSettings.model_validate(settings))
-        return await agent.solve(TASK, sandbox, book.open())
+        limits = EpisodeSettings.model_validate(settings)
+        engine = EpisodeEngine(agent=TeamAgent(members), tools=tools, settings=limits)
+        return await engine.solve(TASK, sandbox, book.open())
 
 
 @pytest.mark.parametrize(

@@ -25,14 +25,16 @@ from agentflow.questions import (
     documents_from,
 )
 from agentflow.team import prompt_versions
-from agentflow.team._document_messages import (
+from agentflow.team._messages import (
     image_fact_messages,
+    judge_messages,
+    plan_messages,
     proposal_messages,
     reading_messages,
     recall_messages,
     repair_messages,
+    solution_messages,
 )
-from agentflow.team._messages import judge_messages, plan_messages, solution_messages
 from agentflow.trace import (
     Action,
     Blob,

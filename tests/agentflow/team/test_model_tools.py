@@ -2,10 +2,11 @@
 
 import pytest
 
+from agentflow.engine import EpisodeEngine, EpisodeSettings
 from agentflow.errors import ModelFailure, ModelFailureKind, RunStopped, StopCause
 from agentflow.models import Call
 from agentflow.sandbox import Sandbox
-from agentflow.team import EpisodeSettings, TeamAgent, model_tools
+from agentflow.team import TeamAgent, model_tools
 from agentflow.team._executor import call_tool
 from agentflow.team._model_tools import Program
 from agentflow.trace import Action, Command, MemoryBlobStore, NextStep, Usage
@@ -87,8 +88,8 @@ async def test_usage_of_a_model_inside_a_tool_counts_towards_the_episode() -> No
     book = Book()
     async with Sandbox(backends=model_tools(base_generator=inside)) as sandbox, team(script) as (members, _):
         settings = EpisodeSettings(max_tokens=440, max_turns=5)
-        agent = TeamAgent(team=members, tools=await sandbox.tools(), settings=settings)
-        episode = await agent.solve(TASK, sandbox, book.open())
+        engine = EpisodeEngine(agent=TeamAgent(members), tools=await sandbox.tools(), settings=settings)
+        episode = await engine.solve(TASK, sandbox, book.open())
     assert episode.usage["tool"] == Usage(1, 100, 10)
     assert episode.turns[0].result == "22 degrees"
     # The tool's own call was the fourth: the verifier was not asked any more.
@@ -106,5 +107,5 @@ async def test_a_tool_call_whose_model_stops_the_run_has_no_outcome() -> None:
     store = MemoryBlobStore()
     async with Sandbox(backends=model_tools(base_generator=FunctionModel(fail))) as sandbox:
         with pytest.raises(RunStopped) as stopped:
-            await call_tool(sandbox, Action("base_generator", {"query": "?"}), store.put)
+            await call_tool(sandbox, Action("base_generator", {"query": "?"}), store)
     assert stopped.value is gone

@@ -7,13 +7,13 @@ from typing import Literal, NamedTuple
 
 import pytest
 
+from agentflow.engine import EpisodeEngine, EpisodeSettings
 from agentflow.models import Message, TextPart, ToolCall, ToolReply
 from agentflow.questions import ProposalRequest, documents_from
 from agentflow.sandbox import Sandbox, SandboxSettings
-from agentflow.team import EpisodeSettings, ObservationLimits, ToolAgent
-from agentflow.team._document_messages import proposal_messages
+from agentflow.team import ObservationLimits, ToolAgent
 from agentflow.team._executor import call_tool
-from agentflow.team._messages import MAX_SEED_VALUES_CHARS, plan_messages
+from agentflow.team._messages import MAX_SEED_VALUES_CHARS, plan_messages, proposal_messages
 from agentflow.trace import Action, Failure, MemoryBlobStore, Node, PlanRequest, Task, Verdict
 from mcp_servers.web._parsers import ParserPool
 from tests._pages import page_over
@@ -54,9 +54,9 @@ async def results(
     blobs = MemoryBlobStore()
     settings = SandboxSettings(backends={"sql": {"databases_dir": str(folder)}})
     async with Sandbox(settings, backends=["sql", "rag"]) as sandbox:
-        schema = await call_tool(sandbox, Action("sql_schema", {}), blobs.put)
+        schema = await call_tool(sandbox, Action("sql_schema", {}), blobs)
         search = Action("rag_search", {"query": "Varrow Isles light keeper founded", "top_k": 12})
-        hits = await call_tool(sandbox, search, blobs.put)
+        hits = await call_tool(sandbox, search, blobs)
     filler = "".join(
         f"<p>Line {each} of the chronicle of Vell names crowns and ships.</p>" for each in range(2_000)
     )
@@ -110,17 +110,15 @@ async def test_a_schema_a_long_page_and_twelve_hits_reach_an_agent_until_its_end
         [ToolCall(f"c{each}", "canned_show", {"name": name})]
         for each, name in enumerate([*texts, "page", "schema"])
     ]
-    model, blobs = Agent(*calls, "Ada Holm"), MemoryBlobStore()
+    model = Agent(*calls, "Ada Holm")
     task = Task(index=0, id="task_1", question=QUESTION)
     async with Sandbox(backends=[Canned(texts)]) as sandbox:
-        agent = ToolAgent(
-            model=model,
+        engine = EpisodeEngine(
+            agent=ToolAgent(model, MemoryBlobStore()),
             tools=await sandbox.tools("*"),
             settings=EpisodeSettings(),
-            put_blob=blobs.put,
-            blob=blobs.read,
         )
-        await agent.solve(task, sandbox, page_over({}))
+        await engine.solve(task, sandbox, page_over({}))
     is_usable(text_of(model.calls[-1].messages), results)
     assert len(text_of(model.calls[-1].messages)) < 24_000 + 3_000
 

@@ -10,9 +10,10 @@ import anyio
 import pytest
 
 from agentflow.actors import Supervisor
+from agentflow.engine import EpisodeEngine, EpisodeSettings
 from agentflow.models import Accounts, Model, TokenMode, make_model
 from agentflow.serving import ModelServer
-from agentflow.team import EpisodeSettings, Team, TeamAgent
+from agentflow.team import Team, TeamAgent
 from agentflow.trace import Episode, MemoryBlobStore, Task, Tokens, TokenTree, calls_of
 from tests._vllm import settings_of
 from tests.agentflow.team._model import FunctionModel
@@ -49,23 +50,17 @@ async def team_on(
 
 
 def _team(model: Model, verifier: Model, blobs: MemoryBlobStore) -> Team:
-    return Team(
-        planner=model,
-        executor=model,
-        verifier=verifier,
-        generator=model,
-        put_blob=blobs.put,
-        blob=blobs.read,
-    )
+    models = {"planner": model, "executor": model, "verifier": verifier, "generator": model}
+    return Team(models, blobs=blobs)
 
 
 async def worked_on(members: Team, index: int, question: str) -> Episode:
     async with diary_sandbox() as sandbox:
         tools = await sandbox.tools(["diary_write", "diary_look"])
         settings = EpisodeSettings(max_turns=TURNS, max_seconds=800)
-        agent = TeamAgent(team=members, tools=tools, settings=settings)
+        engine = EpisodeEngine(agent=TeamAgent(members), tools=tools, settings=settings)
         task = Task(index=index, id=f"task_{index}", question=question)
-        return await agent.solve(task, sandbox, Book().open())
+        return await engine.solve(task, sandbox, Book().open())
 
 
 async def check_episodes(vllm: ModelServer, count: int) -> None:
@@ -125,13 +120,11 @@ async def test_each_prompt_of_the_planner_extends_the_tokens_sampled_before(vllm
         episode = await worked_on(members, 0, "What is carved over the door?")
     calls = calls_of(episode)
     assert len(calls) == TURNS
-    tree = TokenTree()
-    for call in calls:
-        tree.add(call)
+    tree = TokenTree(calls)
     assert [fork.reason for fork in tree.forks()] == ["opening", *["append"] * (TURNS - 1)]
-    [row] = tree.rows()
-    assert [one.call for one in row.trained] == [call.id for call in calls]
-    assert row.ids == calls[-1].tokens.prompt + calls[-1].tokens.sampled
+    [row] = tree.rows().values()
+    assert [piece.call for piece in row if piece.call] == [call.id for call in calls]
+    assert sum((piece.ids for piece in row), ()) == calls[-1].tokens.prompt + calls[-1].tokens.sampled
 
 
 def shared_by(one: tuple[int, ...], other: tuple[int, ...]) -> int:

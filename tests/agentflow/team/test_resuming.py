@@ -5,10 +5,11 @@ from typing import TypeVar
 
 import pytest
 
+from agentflow.engine import EngineContext, EpisodeEngine, EpisodeSettings
 from agentflow.errors import RunStopped, StopCause
 from agentflow.models import Call
 from agentflow.sandbox import Sandbox
-from agentflow.team import EpisodeSettings, TeamAgent
+from agentflow.team import TeamAgent
 from agentflow.testing import VirtualClock
 from agentflow.trace import Action, Ending, Turn
 from tests.agentflow.team._model import team, unasked
@@ -121,13 +122,13 @@ class Forgetting:
 async def test_a_session_that_ended_unexpectedly_is_rebuilt_with_all_its_actions() -> None:
     diary = Diary()
     async with diary_sandbox(diary) as sandbox, team(Script(turns=2)) as (members, _):
-        agent = TeamAgent(
-            team=members,
+        engine = EpisodeEngine(
+            agent=TeamAgent(members),
             tools=await sandbox.tools("diary_write"),
             settings=EpisodeSettings(),
-            gate=Forgetting(sandbox, diary),
+            context=EngineContext(gate=Forgetting(sandbox, diary)),
         )
-        episode = await agent.solve(TASK, sandbox, Book().open())
+        episode = await engine.solve(TASK, sandbox, Book().open())
     assert episode.turns[-1].result == "line 1 (blue); line 2 (blue)"
     assert diary.calls == ["line 1", "line 1", "line 2"]
     assert episode.diverged == ()

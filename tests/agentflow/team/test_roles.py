@@ -191,16 +191,7 @@ async def test_a_command_has_no_nulls_forced_by_a_strict_schema() -> None:
 async def test_each_role_uses_its_own_model() -> None:
     names = ("planner", "analyst", "executor", "verifier", "generator")
     models = {name: FunctionModel(lambda call: ANSWERS[_KINDS[type(call.request)]]) for name in names}
-    blobs = MemoryBlobStore()
-    members = Team(
-        planner=models["planner"],
-        analyst=models["analyst"],
-        executor=models["executor"],
-        verifier=models["verifier"],
-        generator=models["generator"],
-        put_blob=blobs.put,
-        blob=blobs.read,
-    )
+    members = Team(models)
     async with Supervisor(members.specs(), name="team"):
         for ask in SOLVING.values():
             await ask(members)
@@ -243,9 +234,18 @@ async def test_a_model_judges_only_observations_without_an_obvious_verdict() -> 
 
 @pytest.mark.promise("team:verifier:model")
 def test_judging_by_model_requires_a_model() -> None:
-    model, blobs = FunctionModel(lambda _: None), MemoryBlobStore()
+    model = FunctionModel(lambda _: None)
     with pytest.raises(ConfigurationError, match="verify=model needs a model"):
-        Team(planner=model, generator=model, verify="model", put_blob=blobs.put, blob=blobs.read)
+        Team({"planner": model, "generator": model}, verify="model")
+
+
+@pytest.mark.promise("team:specs")
+def test_a_missing_model_and_one_of_an_unknown_role_are_refused() -> None:
+    model = FunctionModel(lambda _: None)
+    with pytest.raises(ConfigurationError, match=r"^team: no model for the generator; add it to `models`$"):
+        Team({"planner": model})
+    with pytest.raises(ConfigurationError, match=r"^team: there is no role planer; the roles are planner, "):
+        Team({"planer": model, "generator": model})
 
 
 @each_role

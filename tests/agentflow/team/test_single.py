@@ -8,6 +8,7 @@ import anyio
 import pytest
 
 from agentflow.actors import SYSTEM_CLOCK, Clock
+from agentflow.engine import EngineContext, EpisodeEngine, EpisodeSettings
 from agentflow.errors import ModelFailure, ModelFailureKind
 from agentflow.models import (
     Accounts,
@@ -21,7 +22,7 @@ from agentflow.models import (
     make_model,
 )
 from agentflow.sandbox import Backend, Sandbox, tool
-from agentflow.team import EpisodeSettings, ToolAgent
+from agentflow.team import ToolAgent
 from agentflow.testing import VirtualTimeLoop, fake_endpoint
 from agentflow.trace import (
     Action,
@@ -78,18 +79,14 @@ async def solved(
     clock: Clock = SYSTEM_CLOCK,
     **settings: object,
 ) -> Episode:
-    blobs = MemoryBlobStore()
     async with Sandbox(backends=[*(backends or [Diary()])]) as sandbox:
-        agent = ToolAgent(
-            model=model,
+        engine = EpisodeEngine(
+            agent=ToolAgent(model, MemoryBlobStore()),
             tools=await sandbox.tools(tools) if tools else [],
             settings=EpisodeSettings.model_validate(settings),
-            put_blob=blobs.put,
-            blob=blobs.read,
-            prices=prices,
-            clock=clock,
+            context=EngineContext(prices={} if prices is None else {"agent": prices}, clock=clock),
         )
-        return await agent.solve(task, sandbox, (book or Book()).open())
+        return await engine.solve(task, sandbox, (book or Book()).open())
 
 
 def replies(call: Call[object]) -> list[tuple[str, str, bool]]:
@@ -303,10 +300,10 @@ async def test_its_prompts_only_grow_by_tokens() -> None:
             episode = await solved(cast("Agent", model))
     calls = calls_of(episode, roles=("agent",))
     assert len(calls) == 4
-    tree = TokenTree()
-    for call in calls:
-        tree.add(call)
+    tree = TokenTree(calls)
     reasons = [fork.reason.value for fork in tree.forks()]
     assert reasons == ["opening", "append", "append", "append"]
-    [row] = tree.rows()
-    assert sum(row.mask) == sum(len(call.tokens.sampled) for call in calls)
+    [row] = tree.rows().values()
+    assert sum(len(piece.ids) for piece in row if piece.kind == "trained") == sum(
+        len(call.tokens.sampled) for call in calls
+    )

@@ -8,13 +8,12 @@ from typing import Any, Literal
 import msgspec
 import pytest
 
-from agentflow.growth import GrowthSettings
+from agentflow.engine import GrowthSettings, card_of
 from agentflow.sandbox import Sandbox, Tool
-from agentflow.team import card_of
 from agentflow.team._rendering import describe_tools
 from agentflow.trace import Task, ToolCard
 from mcp_servers import BACKENDS, load_backend
-from tests.agentflow.growth._functions import SEED, PlanBy, fresh_page, grower
+from tests.agentflow.engine._functions import SEED, PlanBy, fresh_page, grower
 from tests.agentflow.team.test_single import Agent, solved
 
 WITHOUT_OWN_TOOLS = {"mcp"}

@@ -1,8 +1,9 @@
 """Calls with letters as tokens, for readable tests."""
 
 from collections.abc import Iterable, Sequence
+from typing import NamedTuple
 
-from agentflow.trace import ForkReason, TokenCall, TokenRow, Tokens, TokenTree, Voice
+from agentflow.trace import ForkReason, Piece, TokenCall, Tokens, TokenTree, Voice
 
 PLANNER = Voice(role="planner")
 OTHER = Voice(role="verifier")
@@ -31,28 +32,39 @@ def call(
     return TokenCall(id=id, voice=voice, tokens=told, parent=parent)
 
 
-def tree_of(calls: Iterable[TokenCall]) -> TokenTree:
-    tree = TokenTree()
-    for one in calls:
-        tree.add(one)
-    return tree
-
-
 def text(ids: Sequence[int]) -> str:
     return "".join(map(chr, ids))
 
 
-def shown(row: TokenRow) -> str:
-    """Render a row with its trained parts in brackets."""
-    said = list(text(row.ids))
-    for one in row.trained:
-        said[one.start] = f"[{said[one.start]}"
-        said[one.stop - 1] += "]"
-    return "".join(said)
+def shown(row: Iterable[Piece]) -> str:
+    """Render a row with its trained pieces in brackets."""
+    return "".join(f"[{text(piece.ids)}]" if piece.kind == "trained" else text(piece.ids) for piece in row)
+
+
+class TrainedPiece(NamedTuple):
+    """Tokens that a row trains."""
+
+    call: str
+    read: tuple[int, ...]
+    """All tokens before them."""
+    ids: tuple[int, ...]
+    logprobs: tuple[float, ...]
+
+
+def trained(tree: TokenTree) -> list[TrainedPiece]:
+    """Return the trained tokens of all rows."""
+    found: list[TrainedPiece] = []
+    for row in tree.rows().values():
+        read: tuple[int, ...] = ()
+        for piece in row:
+            if piece.kind == "trained":
+                found.append(TrainedPiece(piece.call, read, piece.ids, piece.logprobs))
+            read += piece.ids
+    return found
 
 
 def rows(tree: TokenTree) -> list[str]:
-    return sorted(map(shown, tree.rows()))
+    return sorted(map(shown, tree.rows().values()))
 
 
 def reasons(tree: TokenTree) -> list[ForkReason]:

@@ -43,18 +43,17 @@ def test_an_episode_returns_all_calls_of_its_trained_roles() -> None:
         "t7/1/next",
         "t7/3/next",
     ]
-    tree = TokenTree()
-    for one in calls:
-        tree.add(one)
+    tree = TokenTree(calls)
     assert rows(tree) == ["ab[c]d[cut]", "ab[z]", "ab[{]"]
 
 
 @pytest.mark.promise("tokens:episodes")
 def test_episodes_of_one_task_are_distinguished_by_name() -> None:
-    tree = TokenTree()
-    for name in ("t7/0", "t7/1"):
-        for one in calls_of(EPISODE, name=name, roles=("planner", "executor")):
-            tree.add(one)
+    tree = TokenTree(
+        call
+        for name in ("t7/0", "t7/1")
+        for call in calls_of(EPISODE, name=name, roles=("planner", "executor"))
+    )
     assert {one.voice.episode for one in tree.calls()} == {"t7/0", "t7/1"}
     figures = tree.figures()
     assert figures.trained == figures.sampled == 2 * 7

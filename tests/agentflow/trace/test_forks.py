@@ -2,8 +2,8 @@
 
 import pytest
 
-from agentflow.trace import ForkReason, TokenCall, Voice
-from tests.agentflow.trace._calls import OTHER, PLANNER, call, reasons, rows, text, tree_of
+from agentflow.trace import ForkReason, TokenCall, TokenTree, Voice
+from tests.agentflow.trace._calls import OTHER, PLANNER, call, reasons, rows
 
 R = ForkReason
 
@@ -187,7 +187,7 @@ CASES: dict[str, tuple[list[TokenCall], list[ForkReason], list[str]]] = {
 @pytest.mark.parametrize("case", CASES)
 def test_calls_are_distinguished_and_trained_once(case: str) -> None:
     calls, why, delivered = CASES[case]
-    tree = tree_of(calls)
+    tree = TokenTree(calls)
     assert reasons(tree) == why
     assert rows(tree) == sorted(delivered)
     for one in calls:
@@ -196,7 +196,7 @@ def test_calls_are_distinguished_and_trained_once(case: str) -> None:
 
 @pytest.mark.promise("tokens:forks")
 def test_a_fork_names_the_changed_answer_and_the_shared_prefix() -> None:
-    tree = tree_of([call("1", "ab", "cd", finish="length"), call("2", "abcx", "e")])
+    tree = TokenTree([call("1", "ab", "cd", finish="length"), call("2", "abcx", "e")])
     _, fork = tree.forks()
     assert (fork.call, fork.left, fork.parent, fork.shared) == ("2", "1", "", 3)
     assert tree.figures().forks == {"opening": 1, "truncated": 1}
@@ -205,7 +205,7 @@ def test_a_fork_names_the_changed_answer_and_the_shared_prefix() -> None:
 @pytest.mark.promise("tokens:ambiguous")
 def test_an_ambiguous_call_names_its_possible_parents() -> None:
     calls, _, _ = CASES["several calls drew what is gone on from"]
-    fork = tree_of(calls).forks()[-1]
+    fork = TokenTree(calls).forks()[-1]
     assert (fork.rivals, fork.parent) == (("2", "1"), "")
 
 
@@ -226,11 +226,11 @@ def test_the_same_text_in_other_tokens_is_drift_if_tokens_can_be_decoded() -> No
             tokens=type(told)(prompt=prompt, sampled=sampled, logprobs=(-1.0,) * len(sampled)),
         )
 
-    tree = tree_of([say("1", (6,), (1, 4)), say("2", (6, 2, 3, 4, 5), (4,))])
+    tree = TokenTree([say("1", (6,), (1, 4)), say("2", (6, 2, 3, 4, 5), (4,))])
     assert [fork.reason for fork in tree.forks(read)] == [R.OPENING, R.DRIFT]
     assert [fork.reason for fork in tree.forks()] == [R.OPENING, R.REWRITTEN]
     assert tree.figures(decode=read).forks["drift"] == 1
-    other = tree_of([say("1", (6,), (1, 4)), say("2", (6, 2, 4, 5), (4,))])
+    other = TokenTree([say("1", (6,), (1, 4)), say("2", (6, 2, 4, 5), (4,))])
     assert [fork.reason for fork in other.forks(read)] == [R.OPENING, R.REWRITTEN]
 
 
@@ -244,11 +244,8 @@ def test_two_failures_of_merging_by_text_can_not_happen() -> None:
             "2": call("2", "task", "<search>"),
             "3": call("3", "task<search>found", "done"),
         }
-        tree = tree_of(calls[id] for id in order)
+        tree = TokenTree(calls[id] for id in order)
         assert rows(tree) == ["task[<delete_all>]", "task[<search>]found[done]"]
     # An answer that was cut has no closing token; the next prompt has one, which nobody drew.
-    tree = tree_of([call("1", "ask:", "half", finish="length"), call("2", "ask:half$more:", "rest$")])
-    [row] = tree.rows()
-    trained = text([id for id, drawn in zip(row.ids, row.mask, strict=True) if drawn])
-    assert trained == "halfrest$"
-    assert len(row.logprobs) == len(trained)
+    tree = TokenTree([call("1", "ask:", "half", finish="length"), call("2", "ask:half$more:", "rest$")])
+    assert rows(tree) == ["ask:[half]$more:[rest$]"]

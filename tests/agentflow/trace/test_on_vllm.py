@@ -22,6 +22,7 @@ from agentflow.models import (
 )
 from agentflow.serving import ModelServer
 from agentflow.trace import ForkReason, TokenCall, Tokens, TokenTree, Voice
+from tests.agentflow.trace._calls import trained
 from tests.agentflow.trace._recorded import Answer, Recorder, recorded
 
 pytestmark = pytest.mark.timeout(900)
@@ -140,17 +141,6 @@ def seen(answer: Answer) -> Told:
     return answer.prompt_token_ids, choice.token_ids, drawn
 
 
-def trained(tree: TokenTree) -> list[Told]:
-    """Return each trained run of tokens with its prefix and log-probabilities."""
-    found: list[Told] = []
-    for row in tree.rows():
-        told = iter(row.logprobs)
-        for one in row.trained:
-            ids = row.ids[one.start : one.stop]
-            found.append((row.ids[: one.start], ids, tuple(next(told) for _ in ids)))
-    return found
-
-
 async def check_conversations(server: ModelServer, count: int) -> None:
     """Assert that rows equal the engine's own report, and that each sampled token is trained once."""
     conversations: list[Conversation] = []
@@ -175,7 +165,7 @@ async def check_conversations(server: ModelServer, count: int) -> None:
         figures = conversation.tree.figures()
         assert figures.trained == figures.sampled
         reasons += Counter(figures.forks)
-        delivered += Counter(trained(conversation.tree))
+        delivered += Counter(piece[1:] for piece in trained(conversation.tree))
     assert delivered == Counter(map(seen, recorder.answers))
     assert len(recorder.answers) >= 4 * count
     assert {choice.finish_reason for answer in recorder.answers for choice in answer.choices} == {
@@ -210,14 +200,14 @@ async def test_the_closing_token_of_a_truncated_answer_is_not_trained(vllm: Mode
     assert (first.finish, len(first.sampled)) == ("length", 5)
     whole = first.prompt + first.sampled
     assert second.prompt[: len(whole)] == whole
-    tree = TokenTree()
-    for number, tokens in enumerate((first, second)):
-        tree.add(TokenCall(id=str(number), tokens=tokens))
-    [row] = tree.rows()
-    assert [row.ids[one.start : one.stop] for one in row.trained] == [first.sampled, second.sampled]
-    closing = row.ids[len(whole)]
-    assert closing not in first.sampled
-    assert not row.mask[len(whole)]
+    tree = TokenTree(
+        TokenCall(id=str(number), tokens=tokens) for number, tokens in enumerate((first, second))
+    )
+    [row] = tree.rows().values()
+    assert [piece.ids for piece in row if piece.kind == "trained"] == [first.sampled, second.sampled]
+    closing = row[2]
+    assert (closing.kind, sum(len(piece.ids) for piece in row[:2])) == ("context", len(whole))
+    assert closing.ids[0] not in first.sampled
 
 
 @pytest.mark.promise("tokens:vllm")
@@ -233,9 +223,9 @@ async def test_calls_with_the_same_text_are_distinguished_by_their_tokens(vllm: 
             drawn += tokens
         _, tokens = await asked(model, (*begin, assistant(text, drawn[-1]), user("found")), Wish)
         drawn += tokens
-    tree = TokenTree()
-    for number, tokens in enumerate(drawn):
-        tree.add(TokenCall(id=str(number), tokens=tokens, parent="5" if number == 6 else ""))
-    assert Counter(told[1] for told in trained(tree)) == Counter(tokens.sampled for tokens in drawn)
-    row = next(row for row in tree.rows() if row.call == "6")
-    assert [one.call for one in row.trained] == ["5", "6"]
+    tree = TokenTree(
+        TokenCall(id=str(number), tokens=tokens, parent="5" if number == 6 else "")
+        for number, tokens in enumerate(drawn)
+    )
+    assert Counter(piece.ids for piece in trained(tree)) == Counter(tokens.sampled for tokens in drawn)
+    assert [piece.call for piece in tree.rows()["6"] if piece.kind == "trained"] == ["5", "6"]

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agentflow.trace import TokenCall, Tokens, TokenTree, Voice
-from tests.agentflow.trace._calls import tree_of
+from tests.agentflow.trace._calls import TrainedPiece, trained
 
 LETTERS = 3
 """So few that equal tokens often meet by chance."""
@@ -49,27 +49,6 @@ def _prompt(random: Random, before: TokenCall | None) -> tuple[int, ...]:
             return whole[: random.randint(0, len(whole))] + _letters(random, 1, 3)
 
 
-Told = tuple[str, tuple[int, ...], tuple[int, ...], tuple[float, ...]]
-
-
-def delivered(tree: TokenTree) -> Counter[Told]:
-    """Return the prefix, tokens and log-probabilities with which each call is trained."""
-    found: Counter[Told] = Counter()
-    for row in tree.rows():
-        place = 0
-        for one in row.trained:
-            size = one.stop - one.start
-            found[
-                one.call,
-                row.ids[: one.start],
-                row.ids[one.start : one.stop],
-                row.logprobs[place : place + size],
-            ] += 1
-            place += size
-        assert place == len(row.logprobs) == sum(row.mask)
-    return found
-
-
 @pytest.mark.promise("tokens:once", "tokens:order", "tokens:exact")
 @settings(deadline=None)
 @given(st.integers(0, 2**32), st.integers(0, 24))
@@ -77,17 +56,17 @@ def test_each_sampled_token_is_trained_once_after_its_exact_prompt_in_any_order(
     random = Random(seed)
     calls = conversation(random, size)
     wanted = Counter(
-        (one.id, one.tokens.prompt, one.tokens.sampled, one.tokens.logprobs)
+        TrainedPiece(one.id, one.tokens.prompt, one.tokens.sampled, one.tokens.logprobs)
         for one in calls
         if one.tokens.sampled
     )
-    first = tree_of(calls)
-    assert delivered(first) == wanted
+    first = TokenTree(calls)
+    assert Counter(trained(first)) == wanted
     for _ in range(3):
         shuffled = random.sample(calls, len(calls))
-        tree = tree_of(shuffled)
-        assert delivered(tree) == wanted
-        assert tree.rows() == first.rows(), "the rows themselves are the same, too"
+        tree = TokenTree(shuffled)
+        assert Counter(trained(tree)) == wanted
+        assert [*tree.rows().items()] == [*first.rows().items()], "the rows themselves are the same, too"
         assert {one.id: one for one in tree.calls()} == {one.id: one for one in calls}
         figures = tree.figures()
         assert figures.trained == figures.sampled
@@ -100,9 +79,9 @@ def test_each_sampled_token_is_trained_once_after_its_exact_prompt_in_any_order(
 def test_voices_never_continue_each_other(seed: int) -> None:
     calls = conversation(Random(seed), 16)
     voice_of = {one.id: one.voice for one in calls}
-    tree = tree_of(calls)
-    for row in tree.rows():
-        assert {voice_of[one.call] for one in row.trained} == {row.voice}
+    tree = TokenTree(calls)
+    for last, row in tree.rows().items():
+        assert {voice_of[piece.call] for piece in row if piece.call} == {tree.voice(last)}
     for fork in tree.forks():
         assert not fork.parent or voice_of[fork.parent] == voice_of[fork.call]
 

@@ -5,12 +5,12 @@ import re
 
 import pytest
 
-from agentflow.trace import Voice, as_html, coloured
-from tests.agentflow.trace._calls import OTHER, call, text, tree_of
+from agentflow.trace import TokenTree, Voice, as_html, coloured
+from tests.agentflow.trace._calls import OTHER, call, text
 
 
 def trees() -> list[tuple[str, str]]:
-    tree = tree_of(
+    tree = TokenTree(
         [
             call("1", "a<b", "said"),
             call("v", "a<bsaid?", "no", OTHER),
@@ -34,7 +34,7 @@ def test_a_path_is_split_by_the_call_that_sampled_it() -> None:
 
 @pytest.mark.promise("tokens:shown")
 def test_a_terminal_gets_colours_and_a_page_shows_each_log_probability() -> None:
-    tree = tree_of([call("1", "a<b", "yes!", logprob=-1.5), call("2", "a<byes!c", "d", Voice(agent="sub"))])
+    tree = TokenTree([call("1", "a<b", "yes!", logprob=-1.5), call("2", "a<byes!c", "d", Voice(agent="sub"))])
     shown = coloured(tree.pieces("1"), text)
     assert shown.plain == "a<byes!"
     assert [str(span.style) for span in shown.spans] == [
@@ -57,6 +57,6 @@ def test_tokens_that_form_one_character_are_joined() -> None:
         assert isinstance(ids, list | tuple)
         return bytes(ids).decode(errors="replace")  # pyright: ignore[reportUnknownArgumentType]
 
-    tree = tree_of([call("1", "a", "é".encode().decode("latin-1") + "b")])
+    tree = TokenTree([call("1", "a", "é".encode().decode("latin-1") + "b")])
     shown = coloured(tree.pieces("1"), bytes_of)
     assert (shown.plain, len(shown.spans)) == ("aéb", 3)

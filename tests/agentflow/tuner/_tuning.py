@@ -22,12 +22,11 @@ from agentflow.gateway import (
     GatewayClient,
     GatewaySettings,
 )
-from agentflow.learner import Row, TaskOrder
+from agentflow.learner import Row, TaskOrder, TrainConfig
 from agentflow.learner._checkpoints import Checkpoints
 from agentflow.learner._config import Schedule, ValidationSettings
-from agentflow.learner._engine import ProbeRows
 from agentflow.learner._group_rollout import Validation
-from agentflow.learner._loop import Loop, LoopPosition
+from agentflow.learner._loop import Loop, LoopHooks, LoopPosition, ProbeRows
 from agentflow.learner._rollout_store import RolloutStore
 from agentflow.learner._sources import SyncSource
 from agentflow.learner.losses import LossSettings
@@ -180,6 +179,7 @@ async def tuned(
         checkpoints = Checkpoints(folder / "checkpoints")
         size, tasks_per_step = plan.episodes_per_task, plan.tasks_per_step
         loop = Loop(
+            TrainConfig(loss=LOSS, schedule=plan, validation=ValidationSettings(eval_steps=1)),
             source=SyncSource(
                 rollout,
                 TaskOrder(tasks, seed=7),
@@ -188,16 +188,15 @@ async def tuned(
                 replace_equal=plan.replace_equal,
             ),
             backbone=backbone,
-            loss=LOSS,
-            schedule=plan,
             rollouts=RolloutStore(folder / "rollouts"),
             checkpoints=checkpoints,
             position=msgspec.convert(checkpoints.load(backbone) or {}, LoopPosition),
-            report=report,
-            publish=partial(publish_nothing, rollout),
-            use=rollout.use,
-            validate=Validation(rollout, held_out, ValidationSettings()).score if held_out else None,
-            validate_every=1,
+            hooks=LoopHooks(
+                report=report,
+                publish=partial(publish_nothing, rollout),
+                use=rollout.use,
+                validate=Validation(rollout, held_out, ValidationSettings()).score if held_out else None,
+            ),
         )
         try:
             async with rollout.running(), anyio.create_task_group() as group, AsyncExitStack() as stack:

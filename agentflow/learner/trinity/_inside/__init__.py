@@ -18,7 +18,7 @@ from trinity.algorithm.utils import masked_mean
 from trinity.common.experience import EID, Experience
 from trinity.utils.monitor import Monitor
 
-from agentflow.learner._rows import Row
+from agentflow.learner.packing import Row
 
 FIGURES = "AGENTFLOW_TRINITY_FIGURES"
 """Environment variable: folder of the figures of steps, one file each."""

@@ -9,8 +9,8 @@ from verl.trainer.ppo.core_algos import register_adv_est
 from verl.utils.metric import Metric
 
 from agentflow.errors import LossFailure
-from agentflow.learner._rows import Row
 from agentflow.learner.losses import LossSettings, loss_of
+from agentflow.learner.packing import Row
 
 VerlObject: TypeAlias = Any
 """An object of verl, which is not installed where types are checked."""

@@ -21,7 +21,7 @@ from agentflow.learner._exchange import (
     unpack_rows,
     write_message,
 )
-from agentflow.learner._rows import PER_TRAINED_TOKEN, Row
+from agentflow.learner.packing import PER_TRAINED_TOKEN, Row
 from agentflow.learner.verl._inside._losses import OURS, VerlObject
 
 SECONDS = 0.02

@@ -27,8 +27,8 @@ from verl.workers.engine.fsdp.transformer_impl import FSDPEngineWithLMHead
 from verl.workers.rollout.replica import RolloutReplica, RolloutReplicaRegistry
 
 from agentflow.learner._exchange import TrainerRequest, TrainerResponse
-from agentflow.learner._rows import Row
 from agentflow.learner.losses import merge_figures
+from agentflow.learner.packing import Row
 from agentflow.learner.verl._inside._losses import LARGEST, MEANS, OURS, RowLoss, VerlObject
 
 REFERENCE = "reference"

@@ -12,7 +12,7 @@ __all__ = ["blocks_of"]
 def blocks_of(queries: int) -> Generator[None]:
     """Attention in blocks of so many queries."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("agentflow.learner.compute._tree.QUERIES", queries)
-        patch.setattr("agentflow.learner.compute._tree.BLOCK_COST", 16 * queries)
-        patch.setattr("agentflow.learner.compute._tree.KEY_COST", 1)
+        patch.setattr("agentflow.learner.compute._attention.QUERIES", queries)
+        patch.setattr("agentflow.learner.compute._attention.BLOCK_COST", 16 * queries)
+        patch.setattr("agentflow.learner.compute._attention.KEY_COST", 1)
         yield

@@ -11,9 +11,9 @@ import torch
 from torch import nn
 
 from agentflow.learner import Sample
-from agentflow.learner._rows import Row
 from agentflow.learner.compute import log_probs_by_row
 from agentflow.learner.losses import LossSettings, rows_of
+from agentflow.learner.packing import Row
 from agentflow.trace import Tokens
 
 __all__ = ["grown", "step"]

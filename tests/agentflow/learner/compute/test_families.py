@@ -13,9 +13,8 @@ import torch
 from structlog.testing import capture_logs
 from torch import Tensor
 
-from agentflow.learner._rows import Row
 from agentflow.learner.compute import prepare, scores
-from agentflow.learner.packing import pack
+from agentflow.learner.packing import Row, pack
 from tests.agentflow.learner._models import KINDS, tiny_model
 from tests.agentflow.learner._packed_rows import plain_row
 from tests.agentflow.learner.compute._blocks import blocks_of

@@ -16,10 +16,9 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from agentflow.learner import Sample
-from agentflow.learner._rows import Row
 from agentflow.learner.compute import Attention, prepare, scores, scores_by_row
 from agentflow.learner.losses import LossSettings, loss_of, rows_of
-from agentflow.learner.packing import pack
+from agentflow.learner.packing import Row, pack
 from tests.agentflow.learner._models import tiny_model
 from tests.agentflow.learner.compute._blocks import blocks_of
 from tests.agentflow.learner.compute._episodes import grown, step

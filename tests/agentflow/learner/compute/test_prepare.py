@@ -17,7 +17,7 @@ from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
 from agentflow.errors import ConfigurationError
 from agentflow.learner.compute import Attention, log_probs, log_probs_by_row, prepare
-from agentflow.learner.compute._tree import TreeMask
+from agentflow.learner.compute._attention import TreeMask
 from agentflow.learner.packing import pack
 from tests._real_model import real_model
 from tests.agentflow.learner._models import tiny_model

@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 
 from agentflow.learner import Sample
-from agentflow.learner._rows import Row
 from agentflow.learner.local import LocalBackbone, OptimizerSettings, PolicySettings
 from agentflow.learner.losses import LossSettings, rows_of
+from agentflow.learner.packing import Row
 from agentflow.trace import Tokens
 
 LOSS = LossSettings(kl_coef=0.0)

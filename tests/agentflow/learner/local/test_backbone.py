@@ -16,11 +16,11 @@ from transformers import AutoModelForCausalLM
 
 from agentflow.errors import ConfigurationError
 from agentflow.learner._backbone import with_proximal, with_reference
-from agentflow.learner._rows import Row
 from agentflow.learner.local import LocalBackbone, OptimizerSettings, PolicySettings
 from agentflow.learner.local._backbone import micro_batches
 from agentflow.learner.local._fine_tune import Lesson, lesson_rows
 from agentflow.learner.losses import LossSettings
+from agentflow.learner.packing import Row
 from tests.agentflow.learner._models import save_tiny_model
 from tests.agentflow.learner.local._steps import LOSS, backbone_of, some_rows, weights_of
 

@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from agentflow.errors import RunStopped, StopCause
-from agentflow.learner._rows import Row
 from agentflow.learner.local import LocalBackbone, OptimizerSettings
+from agentflow.learner.packing import Row
 from tests.agentflow.learner.local._steps import LOSS, backbone_of, some_rows, weights_of
 
 

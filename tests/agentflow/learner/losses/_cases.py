@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from agentflow.learner import Sample
-from agentflow.learner._rows import Row, longest_trained
 from agentflow.learner.losses import LossSettings, loss_of
+from agentflow.learner.packing import Row, longest_trained
 from agentflow.trace import Tokens
 
 WORDS = 11

@@ -17,8 +17,8 @@ from hypothesis import settings as examples
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 
-from agentflow.learner._rows import Row, merge_rows
 from agentflow.learner.losses import LossSettings, loss_of, rows_of
+from agentflow.learner.packing import Row, merge_rows
 from tests.agentflow.learner.losses._cases import SETTINGS, Table, episodes, loss_and_gradient, with_policies
 
 FP32, FP64 = torch.float32, torch.float64

@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 
 from agentflow.errors import ConfigurationError, LossFailure
 from agentflow.learner import Sample
-from agentflow.learner._rows import Row, longest_trained
 from agentflow.learner.losses import (
     LossSettings,
     TokenBatch,
@@ -25,6 +24,7 @@ from agentflow.learner.losses import (
     register_loss,
     rows_of,
 )
+from agentflow.learner.packing import Row, longest_trained
 from agentflow.trace import Tokens
 from tests.agentflow.learner.losses._cases import SETTINGS, Table, episodes, with_policies
 

@@ -19,8 +19,8 @@ import torch
 from numpy.typing import NDArray
 
 from agentflow.learner import Sample
-from agentflow.learner._rows import Row, longest_trained
 from agentflow.learner.losses import LossSettings, advantages_of, loss_of, rows_of
+from agentflow.learner.packing import Row, longest_trained
 from agentflow.trace import Tokens
 from tests._verl import verl_python
 

@@ -11,9 +11,9 @@ from safetensors.numpy import load_file
 
 from agentflow.learner import Sample
 from agentflow.learner._policy import OptimizerSettings
-from agentflow.learner._rows import Row
 from agentflow.learner.local import LocalBackbone
 from agentflow.learner.losses import LossSettings, rows_of
+from agentflow.learner.packing import Row
 from agentflow.trace import Tokens
 
 # AdamW divides by the size of a gradient: without an epsilon, one that is nearly 0 goes anywhere.

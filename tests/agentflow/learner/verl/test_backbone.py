@@ -10,8 +10,8 @@ import pytest
 
 from agentflow.learner._checkpoints import CheckpointError
 from agentflow.learner._policy import PolicySettings
-from agentflow.learner._rows import Row
 from agentflow.learner.local import LocalBackbone
+from agentflow.learner.packing import Row
 from agentflow.learner.verl import VerlBackbone, VerlFailure, VerlSettings
 from tests._verl import verl_python
 from tests.agentflow.learner._models import save_tiny_model

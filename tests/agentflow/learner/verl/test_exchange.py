@@ -17,9 +17,9 @@ from agentflow.learner._exchange import (
     write_message,
 )
 from agentflow.learner._policy import LoraSettings, OptimizerSettings, PolicySettings
-from agentflow.learner._rows import Row
 from agentflow.learner._run import make_backbone
 from agentflow.learner.losses import LossSettings
+from agentflow.learner.packing import Row
 from agentflow.learner.verl import VerlBackbone, VerlFailure, VerlSettings
 from agentflow.learner.verl._settings import command_arguments
 from tests._verl import verl_python

@@ -1,0 +1,73 @@
+"""The engine: grows trees and runs episodes. Every effect is journalled, so running the same again resumes it.
+
+- `Grower` grows trees: a planner proposes actions, each branch acts in a fork of its parent's sandbox, a verifier judges,
+  and a search chooses which nodes grow.
+- `EpisodeEngine` has an agent work on a task in a sandbox of its own, within limits.
+
+Agents and roles are classes of your own or those of `agentflow.team`. See docs/engine.md.
+"""
+
+from agentflow.engine._episode import (
+    AgentWork,
+    EffectGate,
+    EngineContext,
+    EpisodeAgent,
+    EpisodeEnded,
+    EpisodeEngine,
+    EpisodeSettings,
+    OpenEpisode,
+    TimedResult,
+    run_now,
+    turn_of,
+)
+from agentflow.engine._growth import (
+    Grower,
+    LevelRecord,
+    NodeObserver,
+    VerdictRecord,
+    VerifierPort,
+    plans_of,
+    with_observations,
+    without_observations,
+)
+from agentflow.engine._proposals import PlannerPort
+from agentflow.engine._sandboxes import BranchSandboxes, ExecutorPort, Prepare, Unforkable, is_repeatable
+from agentflow.engine._search import GrowthSettings, LevelSearch, OpenNode, Search
+from agentflow.engine._tool_cards import bind_action, card_of, fixed_arguments, fixed_names, no_such_tool
+
+__all__ = [
+    "AgentWork",
+    "BranchSandboxes",
+    "EffectGate",
+    "EngineContext",
+    "EpisodeAgent",
+    "EpisodeEnded",
+    "EpisodeEngine",
+    "EpisodeSettings",
+    "ExecutorPort",
+    "Grower",
+    "GrowthSettings",
+    "LevelRecord",
+    "LevelSearch",
+    "NodeObserver",
+    "OpenEpisode",
+    "OpenNode",
+    "PlannerPort",
+    "Prepare",
+    "Search",
+    "TimedResult",
+    "Unforkable",
+    "VerdictRecord",
+    "VerifierPort",
+    "bind_action",
+    "card_of",
+    "fixed_arguments",
+    "fixed_names",
+    "is_repeatable",
+    "no_such_tool",
+    "plans_of",
+    "run_now",
+    "turn_of",
+    "with_observations",
+    "without_observations",
+]
