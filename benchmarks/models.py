@@ -35,10 +35,10 @@ DELAY_MS = 50
 
 Ask = Callable[[str], Awaitable[object]]
 
-MOST_MS = 0.6
-"""The most CPU that a call of ours may take, in milliseconds."""
-MOST_RATIO = 2.0
-"""The most that it may take in times of bare aiohttp's."""
+MAX_MS = 0.6
+"""Maximum CPU time of a call of ours, in milliseconds."""
+MAX_RATIO = 2.0
+"""Maximum CPU time of a call of ours, as a multiple of bare aiohttp's."""
 
 STORY = " ".join(
     f"The lighthouse of island number {number} was raised by its keepers." for number in range(20)
@@ -162,12 +162,12 @@ def main() -> int:
     figures = anyio.run(measure_all)
     print(f"CPU of a call, {IN_FLIGHT} in flight")
     for name in ("ours", "aiohttp", "openai"):
-        own = figures[f"{name}_ms"]
-        print(f"{name:<10}{own:>9.3f} ms{own / figures['aiohttp_ms']:>8.2f} x aiohttp")
+        milliseconds = figures[f"{name}_ms"]
+        print(f"{name:<10}{milliseconds:>9.3f} ms{milliseconds / figures['aiohttp_ms']:>8.2f} x aiohttp")
     missed = [
-        f"{name}: {figures[name]:.3f}, at most {most}"
-        for name, most in {"ours_ms": MOST_MS, "ratio_to_aiohttp": MOST_RATIO}.items()
-        if figures[name] > most
+        f"{name}: {figures[name]:.3f}, at most {limit}"
+        for name, limit in {"ours_ms": MAX_MS, "ratio_to_aiohttp": MAX_RATIO}.items()
+        if figures[name] > limit
     ]
     for line in missed:
         print(f"missed: {line}")

@@ -30,7 +30,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from agentflow.sandbox import Backend, Sandbox, Session, tool
 from benchmarks._rows import Row, report
 from benchmarks.tools import TOKEN, Call, calls_through, p95, served
-from mcp_servers.serving._client import SteadyTransport
+from mcp_servers.serving._client import ErrorResponseTransport
 from mcp_servers.serving._server_names import server_of
 
 SLOW_SECONDS = 0.5
@@ -208,7 +208,9 @@ async def forwarding(url: str) -> float:
         for name, path in sockets.items():
             http = await stack.enter_async_context(
                 httpx2.AsyncClient(
-                    transport=SteadyTransport(path), headers={"authorization": f"Bearer {TOKEN}"}, timeout=60
+                    transport=ErrorResponseTransport(path),
+                    headers={"authorization": f"Bearer {TOKEN}"},
+                    timeout=60,
                 )
             )
             client = await stack.enter_async_context(Client(streamable_http_client(url, http_client=http)))

@@ -1,7 +1,7 @@
 """Language models: one protocol, typed calls, and clients for the APIs of providers.
 
 `make_model` returns the model that some `ModelSettings` name. It retries requests and limits their concurrency. A call
-that fails for good is a `ModelFailure` with a closed kind; a run that can't continue is a `RunStopped`. See docs/models.md.
+that fails after all attempts is a `ModelFailure` with a closed kind; a run that can't continue is a `RunStopped`. See docs/models.md.
 """
 
 from agentflow.models._accounts import Accounts

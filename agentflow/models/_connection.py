@@ -109,7 +109,7 @@ class ModelConnection(EndpointClient):
 def model_failures() -> Generator[None]:
     """Turn errors of requests into a `ModelFailure`. See docs/models.md.
 
-    :raises ModelFailure: if a request inside fails for good, or its answer can't be decoded.
+    :raises ModelFailure: if a request inside fails after all attempts, or its answer can't be decoded.
     """
     try:
         yield

@@ -137,7 +137,7 @@ class ConversationIndex:
         """Start empty.
 
         :param max_tokens: maximum number of tokens to keep, four bytes each; the least recently used calls are dropped.
-        :param by_mark: a mark identifies an answer whatever precedes it.
+        :param by_mark: a mark identifies an answer, also after other messages.
         """
         self._max_tokens = max_tokens
         self._by_mark = by_mark

@@ -87,11 +87,11 @@ class Statistics(NamedTuple):
     attempts: int = 0
     """HTTP requests made for these calls."""
     failures: int = 0
-    """Calls that failed for good."""
+    """Calls that failed after all attempts."""
     fallbacks: int = 0
     """Requests in a looser answer format than wanted, because the endpoint refused the stricter one."""
     failures_by_kind: Mapping[str, int] = MappingProxyType({})
-    """Calls that failed for good, by `ModelFailureKind`."""
+    """Calls that failed after all attempts, by `ModelFailureKind`."""
 
 
 class OpenModel(Model, Protocol):

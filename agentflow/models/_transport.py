@@ -239,7 +239,7 @@ class ReplicaTransport:
         self._clock = clock
         self._connections: dict[Replica, _ReplicaConnection] = {}
         self._table: ReplicaTable
-        self._reading = anyio.Lock()
+        self._lock = anyio.Lock()
         self._reads = 0
         self._followed = Hosted(self._follow)
 
@@ -306,7 +306,7 @@ class ReplicaTransport:
     async def refresh(self) -> None:
         """Read the table; if it can't be read, the known replicas are kept."""
         before = self._reads
-        async with self._reading:
+        async with self._lock:
             if self._reads > before:
                 # Another caller has begun to read it since.
                 return
@@ -383,7 +383,7 @@ def _prompt_of(body: bytes) -> _Prompt:
 
 
 def _fails_replica(error: RequestError) -> bool:
-    """Return true if another replica may answer: no connection, a server error, or a key that is not its own any more."""
+    """Return true if another replica may answer: after a lost connection, a server error, or a refused key."""
     if error.status:
         return error.status >= 500 or error.status == 401
     return error.kind is ModelFailureKind.UNAVAILABLE

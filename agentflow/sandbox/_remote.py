@@ -34,7 +34,7 @@ from mcp_servers.core import (
     did_you_mean,
     seconds_until_hung,
 )
-from mcp_servers.serving import SteadyTransport, failure_of, list_tools, progress_relay, tool_result
+from mcp_servers.serving import ErrorResponseTransport, failure_of, list_tools, progress_relay, tool_result
 
 logger = logging.getLogger(__name__)
 
@@ -187,7 +187,7 @@ class RemoteToolHost(ToolHost):
     @asynccontextmanager
     async def _connect(self) -> AsyncGenerator[Client]:
         timeout = httpx2.Timeout(None, connect=10.0)
-        transport = SteadyTransport(token=self._present_token)
+        transport = ErrorResponseTransport(token=self._present_token)
         async with (
             httpx2.AsyncClient(transport=transport, timeout=timeout) as http,
             Client(

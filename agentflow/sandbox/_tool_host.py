@@ -307,7 +307,7 @@ class LocalToolHost(ToolHost):
         self._unloaded = dict.fromkeys(unloaded)
         self._order = {name: index for index, name in enumerate(self._unloaded)}
         self._own_runtime = runtime
-        self._runtime_turn = anyio.Lock()
+        self._runtime_lock = anyio.Lock()
         self._shared: SharedRuntime | None = None
         self._table = ToolTable(
             backends,
@@ -398,7 +398,7 @@ class LocalToolHost(ToolHost):
         return resource.data
 
     async def _runtime(self) -> Runtime:
-        async with self._runtime_turn:
+        async with self._runtime_lock:
             if self._own_runtime is not None:
                 return self._own_runtime
             if self._shared is not None:

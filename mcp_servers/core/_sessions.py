@@ -153,7 +153,7 @@ class Session:
         self.handle = handle
         """The name that clients use; cannot be guessed."""
         self.owner = owner
-        """The principal that created it; nobody else can use it."""
+        """The principal that created it; only this one can use it."""
         self.settings = settings
         """Settings for this session, by backend."""
         self.resources = resources
@@ -174,7 +174,7 @@ class Session:
         """Its instance has died; the session will be ended."""
         self.gate = CallGate()
         """Lock between calls (shared) and forks (exclusive)."""
-        self.turn = anyio.Lock()
+        self.live_lock = anyio.Lock()
         """Held while a backend is initialized."""
         self._states: dict[type, object] = {}
         self._scopes: set[anyio.CancelScope] = set()
@@ -450,7 +450,7 @@ class Sessions:
     async def make_live(self, session: Session, backend: "Backend") -> None:
         """Initialize the backend in the session, once, after warming it up if necessary."""
         await self._warm_up(backend)
-        async with session.turn:
+        async with session.live_lock:
             session.check_alive()
             if backend.name in session.live:
                 return

@@ -273,10 +273,10 @@ class ToolTable:
         return route
 
     async def _warm_up(self, backend: Backend) -> None:
-        turn = self._cold.get(backend.name)
-        if turn is None:
+        lock = self._cold.get(backend.name)
+        if lock is None:
             return
-        async with turn:
+        async with lock:
             if backend.name in self._cold:
                 backend.start_instance = self._start_instance
                 backend.configure(self._settings.get(backend.name, {}))

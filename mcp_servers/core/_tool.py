@@ -325,7 +325,7 @@ class Tool:
     called: str = ""
     """MCP name if it cannot be built from backend and verb."""
     unusable: str = ""
-    """The reason why it cannot work here and the fix, in one line; empty if usable as far as the settings show."""
+    """Reason that it cannot work here, and the fix, in one line; empty if the settings show none."""
     limits: tuple[str, ...] = ()
     """Limitations, one line each, for models that plan with it."""
     practices: tuple[str, ...] = ()

@@ -7,7 +7,7 @@ from runtimes._lazy import lazy_exports
 if TYPE_CHECKING:
     from mcp_servers.serving._access import HttpOptions, Origins, token_file, token_path
     from mcp_servers.serving._client import (
-        SteadyTransport,
+        ErrorResponseTransport,
         failure_of,
         list_tools,
         progress_relay,
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AdapterOptions",
+    "ErrorResponseTransport",
     "HttpOptions",
     "HttpServer",
     "McpAdapter",
     "Origins",
-    "SteadyTransport",
     "failure_of",
     "list_tools",
     "progress_relay",
@@ -38,7 +38,7 @@ __getattr__ = lazy_exports(
     __name__,
     {
         "._access": ["HttpOptions", "Origins", "token_file", "token_path"],
-        "._client": ["SteadyTransport", "failure_of", "list_tools", "progress_relay", "tool_result"],
+        "._client": ["ErrorResponseTransport", "failure_of", "list_tools", "progress_relay", "tool_result"],
         "._http": ["HttpServer"],
         "._protocol": ["AdapterOptions", "McpAdapter"],
         "._stdio": ["serve_stdio"],

@@ -114,8 +114,8 @@ def failure_of(error: MCPError, where: str) -> ToolFailure:
     return ToolFailure(kind, f"{where}: {error.message}")
 
 
-class SteadyTransport(httpx2.AsyncHTTPTransport):
-    """Answers in place of a failed server, or of one whose answer is refused: compressed, or too large.
+class ErrorResponseTransport(httpx2.AsyncHTTPTransport):
+    """Answers failed requests with an error, and so answers that are refused: compressed, or too large.
 
     The protocol's client ends, with all calls in flight, when a request raises; with this transport it receives an error for
     that request and continues. No call is made twice: the caller must find out whether it has run.

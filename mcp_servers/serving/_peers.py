@@ -26,7 +26,13 @@ from mcp_servers.core._session_tools import SessionList, SessionSummary
 from mcp_servers.core._sessions import Resource, Session
 from mcp_servers.core._table import LOCAL, ToolTable
 from mcp_servers.core._tool import SESSION_ARGUMENT
-from mcp_servers.serving._client import SteadyTransport, failure_of, list_tools, progress_relay, tool_result
+from mcp_servers.serving._client import (
+    ErrorResponseTransport,
+    failure_of,
+    list_tools,
+    progress_relay,
+    tool_result,
+)
 from mcp_servers.serving._content import kept_resource
 from mcp_servers.serving._endpoints import SESSIONS_PATH, SessionsReport
 from mcp_servers.serving._proxy import gone
@@ -97,7 +103,7 @@ class Peer:
             return msgspec.json.decode(response.raise_for_status().content, type=SessionsReport)
 
     def _http(self) -> httpx2.AsyncClient:
-        transport = SteadyTransport(self._address.socket)
+        transport = ErrorResponseTransport(self._address.socket)
         return httpx2.AsyncClient(
             transport=transport, headers=self._headers, timeout=httpx2.Timeout(None, connect=10.0)
         )
