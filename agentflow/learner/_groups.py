@@ -12,7 +12,7 @@ from math import prod
 from statistics import fmean, pstdev
 from typing import Final, NamedTuple, Self
 
-from msgspec import Struct, field
+from msgspec import Struct, field, structs
 
 from agentflow.trace import Episode, Failure, Plan, Reply, Task, Tokens, Tree, tokens_of
 
@@ -276,23 +276,21 @@ def samples_of_tree(
         calls = tuple(
             tokens for node in path for reply in plans.get(node.id, ()) for tokens in tokens_of(reply)
         )
-        samples.append(
-            Sample(
-                task=group,
-                id=f"{group}/{leaf.id}",
-                reward=rewards[leaf.id],
-                calls=calls,
-                temperature=temperature,
-                multiplicity=prod(tree.drawn.get(node.id, 1) for node in path),
-                details={
-                    "turns": float(leaf.depth),
-                    "tool_calls": float(leaf.depth),
-                    "tool_errors": float(sum(node.failure is not None for node in path)),
-                    "version": _version(calls, version),
-                    "sampled_tokens": float(sum(len(call.sampled) for call in calls)),
-                },
-            )
+        sample = sample_of_calls(
+            calls,
+            group=group,
+            id=f"{group}/{leaf.id}",
+            reward=rewards[leaf.id],
+            temperature=temperature,
+            version=version,
+            details={
+                "turns": float(leaf.depth),
+                "tool_calls": float(leaf.depth),
+                "tool_errors": float(sum(node.failure is not None for node in path)),
+            },
         )
+        multiplicity = prod(tree.drawn.get(node.id, 1) for node in path)
+        samples.append(structs.replace(sample, multiplicity=multiplicity))
     return samples
 
 
