@@ -35,7 +35,7 @@ from torch import nn
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
 from agentflow.learner.compute import log_probs, log_probs_by_row, prepare
-from agentflow.learner.compute._scores import linear_of_16_bits
+from agentflow.learner.compute._attention import linear_of_16_bits
 from agentflow.learner.local import LocalBackbone, OptimizerSettings, PolicySettings
 from agentflow.learner.losses import LossSettings
 from agentflow.learner.packing import Row, pack

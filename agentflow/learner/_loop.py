@@ -21,7 +21,7 @@ from agentflow.learner._backbone import (
     with_proximal,
     with_reference,
 )
-from agentflow.learner._checkpoints import CheckpointError, Checkpoints
+from agentflow.learner._checkpoints import CallScores, CheckpointError, Checkpoints, RolloutStore
 from agentflow.learner._config import TrainConfig
 from agentflow.learner._groups import (
     MAX_CLASSES,
@@ -34,7 +34,6 @@ from agentflow.learner._groups import (
     signal_figures,
 )
 from agentflow.learner._progress import TrainProgress
-from agentflow.learner._rollout_store import CallScores, RolloutStore
 from agentflow.learner._sources import BatchSource
 from agentflow.learner.losses import step_rows
 from agentflow.learner.losses._step import trained_calls

@@ -18,7 +18,7 @@ from agentflow._private_files import make_private_folder, write_private
 from agentflow.errors import AgentFlowError, ConfigurationError, RunStopped, StopCause, unwrap_group
 from agentflow.extras import extra_of, missing_extra
 from agentflow.learner._backbone import Backbone, Figures
-from agentflow.learner._checkpoints import CheckpointError, Checkpoints
+from agentflow.learner._checkpoints import CheckpointError, Checkpoints, RolloutStore
 from agentflow.learner._config import TrainConfig, load_train_config, with_engine_key
 from agentflow.learner._engine import (
     PolicyEngine,
@@ -34,7 +34,6 @@ from agentflow.learner._group_rollout import PolicyRollout, Validation
 from agentflow.learner._loop import Loop, LoopHooks, LoopPosition, ProbeRows, in_thread
 from agentflow.learner._policy import find_model
 from agentflow.learner._progress import TrainOutcome, TrainProgress, TrainStatus
-from agentflow.learner._rollout_store import RolloutStore
 from agentflow.learner._sources import AsyncSource, BatchSource, ReplaySource, SyncSource, TaskOrder
 from agentflow.learner._team_rollouts import RolloutContext, RolloutFactory, TeamRollouts
 from agentflow.learner.trackers import Trackers, open_trackers

@@ -14,9 +14,9 @@ import anyio
 from msgspec import structs
 
 from agentflow.errors import ConfigurationError, RunStopped, StopCause
+from agentflow.learner._checkpoints import RolloutStore
 from agentflow.learner._group_rollout import PolicyRollout
 from agentflow.learner._groups import Batch, EpisodeResult, FailureCause, Group, ReplacedGroup, TaskDraw
-from agentflow.learner._rollout_store import RolloutStore
 from agentflow.trace import Failure, Task
 
 EQUAL = "equal"

@@ -17,8 +17,8 @@ from agentflow._typeguards import is_object
 from agentflow.errors import ConfigurationError
 from agentflow.extras import missing_extra
 from agentflow.gateway import RecordedCall, RecordedEpisode, recorded_episode, token_tree, trained_tokens
+from agentflow.learner._checkpoints import CallScores, RolloutStore
 from agentflow.learner._groups import Batch, Sample, optimizer_parts
-from agentflow.learner._rollout_store import CallScores, RolloutStore
 from agentflow.learner.losses import LossSettings, advantages_of
 from agentflow.learner.losses._step import call_advantages, equal_groups, is_trained
 from agentflow.settings import explain_line, read_run_settings

@@ -4,7 +4,6 @@
 that fails after all attempts is a `ModelFailure` with a closed kind; a run that can't continue is a `RunStopped`. See docs/models.md.
 """
 
-from agentflow.models._accounts import Accounts
 from agentflow.models._connection import ChatClient, ModelConnection, model_failures
 from agentflow.models._conversations import (
     ConversationIndex,
@@ -15,6 +14,7 @@ from agentflow.models._conversations import (
 from agentflow.models._endpoints import ModelEndpoints, RateLimiter, RejectionMemory
 from agentflow.models._model import OFFLINE, OpenModel, Statistics, make_model
 from agentflow.models._protocol import (
+    Accounts,
     Call,
     Completion,
     ImagePart,

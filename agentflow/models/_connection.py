@@ -12,10 +12,10 @@ from msgspec.structs import replace
 from agentflow._decoding import DECODE_ERRORS
 from agentflow.actors import SYSTEM_CLOCK, Clock, computed
 from agentflow.errors import ConfigurationError, ModelFailure, ModelFailureKind
-from agentflow.models._accounts import Accounts
 from agentflow.models._apis import AnswerSchema, EncodedRequest, OpenAiApi, PreparedCall, separate_reasoning
 from agentflow.models._endpoints import EndpointClient, ModelEndpoints
 from agentflow.models._protocol import (
+    Accounts,
     Completion,
     Message,
     Sampling,

@@ -19,7 +19,6 @@ from msgspec.structs import replace
 from agentflow._decoding import DECODE_ERRORS
 from agentflow.actors import SYSTEM_CLOCK, Clock
 from agentflow.errors import ConfigurationError, ModelFailure, ModelFailureKind, RunStopped, StopCause
-from agentflow.models._accounts import Accounts
 from agentflow.models._answer_format import (
     AnswerFormat,
     FormatFallback,
@@ -34,6 +33,7 @@ from agentflow.models._answer_format import (
 from agentflow.models._apis import AnswerSchema, PreparedCall
 from agentflow.models._endpoints import EndpointClient, ModelEndpoints
 from agentflow.models._protocol import (
+    Accounts,
     Call,
     Completion,
     ImagePart,

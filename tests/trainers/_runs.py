@@ -14,7 +14,7 @@ from anyio.from_thread import start_blocking_portal
 
 from agentflow.cli import main
 from agentflow.learner import Batch, Group, Sample
-from agentflow.learner._rollout_store import RolloutStore
+from agentflow.learner._checkpoints import RolloutStore
 from agentflow.testing import fake_endpoint
 from agentflow.trace import Tokens
 from tests.agentflow.exports._trees import QUESTIONS, SEEDS

@@ -13,8 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from agentflow.errors import ConfigurationError
-from agentflow.learner.compute._attention import NAME
-from agentflow.learner.compute._scores import decoder_of, plain_model, scores
+from agentflow.learner.compute._attention import NAME, decoder_of, plain_model, scores
 from agentflow.learner.packing import Packed, Row, pack, scoring_row
 
 SHARED, BRANCHES = 6, (5, 7)

@@ -16,7 +16,7 @@ from agentflow.dashboard import PageData, open_view, write_bundle
 from agentflow.gateway import EpisodeOutcome, GatewayCall, GatewaySettings, recorded_calls
 from agentflow.inspection import RunCollection, open_runs
 from agentflow.learner import Batch, Group
-from agentflow.learner._rollout_store import RolloutStore
+from agentflow.learner._checkpoints import RolloutStore
 from agentflow.models import ImagePart, Message, TextPart
 from agentflow.runs import CONTROL_FILE
 from agentflow.trace import Blob, Task, Verdict

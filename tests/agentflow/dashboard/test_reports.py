@@ -16,7 +16,7 @@ from agentflow.dashboard import REPORT_PAGE, write_report
 from agentflow.errors import RunStopped
 from agentflow.inspection import open_runs
 from agentflow.learner import Batch, Group, Sample, TrainRun, load_train_config
-from agentflow.learner._rollout_store import RolloutStore
+from agentflow.learner._checkpoints import RolloutStore
 from agentflow.rollouts import RolloutRun
 from agentflow.trace import Task
 from tests.agentflow.cli._programs import running, until_it_says

@@ -15,10 +15,9 @@ from msgspec import Struct
 
 from agentflow.gateway import GatewayClient
 from agentflow.learner import Row, TaskOrder, TrainConfig
-from agentflow.learner._checkpoints import Checkpoints
+from agentflow.learner._checkpoints import Checkpoints, RolloutStore
 from agentflow.learner._config import Schedule
 from agentflow.learner._loop import Loop, LoopHooks, LoopPosition
-from agentflow.learner._rollout_store import RolloutStore
 from agentflow.learner._sources import SyncSource
 from agentflow.learner.losses import LossSettings
 from agentflow.tuner import GatewayRollout

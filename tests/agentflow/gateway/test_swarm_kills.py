@@ -19,7 +19,7 @@ from anyio.streams.buffered import BufferedByteReceiveStream
 from pydantic import SecretStr
 
 from agentflow.gateway import EpisodeLimits, Gateway, GatewaySettings, UpstreamSettings
-from agentflow.learner._rollout_store import RolloutStore
+from agentflow.learner._checkpoints import RolloutStore
 from agentflow.testing import fake_endpoint
 from agentflow.tuner._gateway_rollout import SEPARATOR
 from tests.agentflow.gateway._swarm_programs import Emit, Player, Trainer, play, steps_in, train

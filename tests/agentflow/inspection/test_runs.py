@@ -8,7 +8,7 @@ import pytest
 
 from agentflow.inspection import RunKind, RunReader, WorkState, open_runs
 from agentflow.learner import Batch, Group
-from agentflow.learner._rollout_store import RolloutStore
+from agentflow.learner._checkpoints import RolloutStore
 from tests.agentflow.inspection._journals import digests
 from tests.agentflow.learner.test_token_page import samples, write_run
 from tests.agentflow.rollouts import _rollouts as rollouts

@@ -9,11 +9,10 @@ import anyio
 import msgspec
 
 from agentflow.learner import TrainConfig
-from agentflow.learner._checkpoints import Checkpoints
+from agentflow.learner._checkpoints import Checkpoints, RolloutStore
 from agentflow.learner._group_rollout import GroupRollout, GroupSettings
 from agentflow.learner._loop import Loop, LoopHooks, LoopPosition
 from agentflow.learner._policy import OptimizerSettings, PolicySettings
-from agentflow.learner._rollout_store import RolloutStore
 from agentflow.learner._sources import BatchSource, SyncSource, TaskOrder
 from agentflow.learner.local import LocalBackbone
 from agentflow.learner.losses import LossSettings

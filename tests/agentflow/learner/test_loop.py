@@ -9,10 +9,9 @@ import pytest
 
 from agentflow.errors import ConfigurationError, RunStopped, StopCause
 from agentflow.learner import EpisodeTokens, RunTokens
-from agentflow.learner._checkpoints import CheckpointError
+from agentflow.learner._checkpoints import CheckpointError, RolloutStore
 from agentflow.learner._loop import Loop
 from agentflow.learner._policy import OptimizerSettings
-from agentflow.learner._rollout_store import RolloutStore
 from agentflow.learner._sources import ReplaySource
 from agentflow.learner.local import LocalBackbone
 from agentflow.learner.losses import LossSettings

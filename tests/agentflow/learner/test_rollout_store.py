@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from agentflow.errors import ConfigurationError, RunStopped
+from agentflow.learner._checkpoints import RolloutStore
 from agentflow.learner._groups import Batch
-from agentflow.learner._rollout_store import RolloutStore
 from agentflow.learner._sources import ReplaySource, SyncSource, TaskOrder
 from tests.agentflow.learner._training import FakePlayer, playing_of, some_tasks
 

@@ -13,7 +13,7 @@ from agentflow.cli import main
 from agentflow.errors import ConfigurationError
 from agentflow.gateway import AgentSettings, EpisodeOutcome, GatewaySettings, recorded_calls
 from agentflow.learner import Batch, Group, RunTokens, Sample
-from agentflow.learner._rollout_store import RolloutStore
+from agentflow.learner._checkpoints import RolloutStore
 from agentflow.learner.losses import LossSettings, step_rows
 from agentflow.trace import Piece, Tokens, token_texts
 from agentflow.tuner._gateway_rollout import episode_samples

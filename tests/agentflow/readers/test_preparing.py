@@ -8,7 +8,7 @@ import pytest
 
 from agentflow.errors import ConfigurationError, RunStopped
 from agentflow.learner import Batch, Group, Sample
-from agentflow.learner._rollout_store import RolloutStore
+from agentflow.learner._checkpoints import RolloutStore
 from agentflow.readers import FilterSpec, PreparedTasks, aprepare_tasks, prepare_tasks
 from agentflow.trace import Task
 from tests.agentflow.readers._endpoint import scripted_endpoint

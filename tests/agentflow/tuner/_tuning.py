@@ -23,11 +23,10 @@ from agentflow.gateway import (
     GatewaySettings,
 )
 from agentflow.learner import Row, TaskOrder, TrainConfig
-from agentflow.learner._checkpoints import Checkpoints
+from agentflow.learner._checkpoints import Checkpoints, RolloutStore
 from agentflow.learner._config import Schedule, ValidationSettings
 from agentflow.learner._group_rollout import Validation
 from agentflow.learner._loop import Loop, LoopHooks, LoopPosition, ProbeRows
-from agentflow.learner._rollout_store import RolloutStore
 from agentflow.learner._sources import SyncSource
 from agentflow.learner.losses import LossSettings
 from agentflow.trace import Task

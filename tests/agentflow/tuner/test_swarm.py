@@ -15,7 +15,7 @@ from openai import OpenAI
 from agentflow.errors import ConfigurationError, RunStopped
 from agentflow.gateway import EpisodeOutcome, GatewayError, GatewaySettings
 from agentflow.learner import Group
-from agentflow.learner._rollout_store import RolloutStore
+from agentflow.learner._checkpoints import RolloutStore
 from agentflow.trace import Task
 from agentflow.tuner import TOKEN_VARIABLE, Swarm, SwarmEpisode
 from tests._core import core_environment, core_python

@@ -13,7 +13,7 @@ from openai import AsyncOpenAI, OpenAI
 
 from agentflow.errors import ConfigurationError, ModelFailure, ModelFailureKind, RunStopped
 from agentflow.gateway import AgentSettings, EpisodeLimits, EpisodeOutcome, GatewayClient, GatewaySettings
-from agentflow.learner._rollout_store import RolloutStore
+from agentflow.learner._checkpoints import RolloutStore
 from agentflow.models import ModelSettings
 from agentflow.sandbox import Sandbox
 from agentflow.scoring import Scored

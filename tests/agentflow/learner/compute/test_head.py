@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from agentflow.learner.compute._scores import linear_of_16_bits
+from agentflow.learner.compute._attention import linear_of_16_bits
 
 
 def numbers(*size: int, dtype: torch.dtype = torch.float64) -> Tensor:

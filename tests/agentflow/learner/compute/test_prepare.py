@@ -141,7 +141,7 @@ def test_logits_in_portions_are_the_logits_at_once(monkeypatch: pytest.MonkeyPat
     [packed] = pack(ROWS)
     gradients: list[torch.Tensor] = []
     for most in (2**24, 64 * 7):
-        monkeypatch.setattr("agentflow.learner.compute._scores.LOGITS", most)
+        monkeypatch.setattr("agentflow.learner.compute._attention.LOGITS", most)
         model.zero_grad()
         log_probs(model, packed).square().sum().backward()
         gradients.append(
