@@ -9,7 +9,7 @@ import anyio.to_thread
 import httpx2
 import pytest
 
-from agentflow.http_server import _connections
+from agentflow.http_server import _servers
 from mcp_servers import HttpOptions, HttpServer, ToolTable
 from tests.mcp_servers._counter import Counter
 from tests.mcp_servers._serving import headers_of, post, request, serving
@@ -19,7 +19,7 @@ ALICE = {"Authorization": "Bearer token-of-alice"}
 
 @pytest.fixture
 async def server(counter: Counter, monkeypatch: pytest.MonkeyPatch) -> AsyncGenerator[HttpServer]:
-    monkeypatch.setattr(_connections, "CHECK_SECONDS", 0.01)
+    monkeypatch.setattr(_servers, "CHECK_SECONDS", 0.01)
     options = HttpOptions(port=0, tokens={"alice": "token-of-alice"}, grace_seconds=0.1)
     async with ToolTable([counter]) as table, serving(table, options) as server:
         yield server
@@ -70,7 +70,7 @@ def call(server: HttpServer, name: str, **arguments: object) -> bytes:
 async def test_a_connection_whose_headers_do_not_arrive_is_closed(
     server: HttpServer, sent: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_connections, "HEADER_SECONDS", 0.0)
+    monkeypatch.setattr(_servers, "HEADER_SECONDS", 0.0)
     with anyio.fail_after(60):
         assert await received(opened(server, sent)) == b""
 
@@ -86,8 +86,8 @@ async def test_a_running_call_is_not_limited_by_the_time_for_headers_but_its_nex
     with anyio.fail_after(60):
         sock = opened(server, call(server, "counter_wait", session=session) + b"POST /mcp HTTP/1.1\r\n")
         await counter.entered.wait()
-        monkeypatch.setattr(_connections, "HEADER_SECONDS", 0.0)
-        monkeypatch.setattr(_connections, "IDLE_SECONDS", 0.0)
+        monkeypatch.setattr(_servers, "HEADER_SECONDS", 0.0)
+        monkeypatch.setattr(_servers, "IDLE_SECONDS", 0.0)
         assert await received(opened(server)) == b""
         counter.release.set()
         answer = await received(sock)
@@ -99,7 +99,7 @@ async def test_a_running_call_is_not_limited_by_the_time_for_headers_but_its_nex
 async def test_connections_without_a_request_give_way_to_new_ones_that_never_had_a_token_first(
     server: HttpServer, counter: Counter, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_connections, "QUIET_SECONDS", 0.0)
+    monkeypatch.setattr(_servers, "QUIET_SECONDS", 0.0)
     server.connections.limit = 4
     with anyio.fail_after(60):
         async with httpx2.AsyncClient(timeout=60) as http:

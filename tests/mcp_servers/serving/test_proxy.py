@@ -9,7 +9,7 @@ from pathlib import Path
 import anyio
 import pytest
 
-from agentflow.http_server import Connections, _connections
+from agentflow.http_server import Connections, _servers
 from mcp_servers.serving._http_framing import MAX_HEAD_BYTES, MessageHead
 from mcp_servers.serving._proxy import ClientLink, Upstream
 from mcp_servers.serving._server_names import handles_of
@@ -206,8 +206,8 @@ async def test_what_is_no_http_request_is_refused_in_one_line(
 async def test_a_small_body_that_does_not_arrive_in_time_ends_the_connection(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_connections, "CHECK_SECONDS", 0.01)
-    monkeypatch.setattr(_connections, "HEADER_SECONDS", 0.0)
+    monkeypatch.setattr(_servers, "CHECK_SECONDS", 0.01)
+    monkeypatch.setattr(_servers, "HEADER_SECONDS", 0.0)
     async with proxied(tmp_path) as proxy:
         with suppress(ConnectionError):
             assert await proxy.exchange(message(body=b"x" * 100)[:-1]) == b""
