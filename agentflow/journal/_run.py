@@ -27,7 +27,7 @@ from agentflow.journal._database import (
     seeds,
     usage,
 )
-from agentflow.journal._page import Page, Writing
+from agentflow.journal._page import Page, Writing, decode_record
 from agentflow.journal._seeds import Counts, LeaseTerms, NewSeed, add_seeds
 from agentflow.trace import Blob, Seed, Usage
 
@@ -359,22 +359,29 @@ class Run:
             lambda connection: add_seeds(connection, self._number, seeds, origin, further=further)
         )
 
-    async def keep(self, key: str, value: object) -> None:
-        """Store a record of the run itself, such as that of its beginning; a stored one never changes.
+    async def keep(self, key: str, value: T) -> T:
+        """Store a record of the run itself, such as that of its beginning, and return the stored one, which never changes.
 
-        `JournalReader.kept` returns it.
+        `JournalReader.kept` returns it, too.
         """
         body = msgspec.json.encode(value)
 
-        def write(connection: Connection) -> None:
-            stored_key = select(entries.c.key).where(
+        def write(connection: Connection) -> bytes:
+            stored_body = select(entries.c.body).where(
                 entries.c.run == self._number, entries.c.seed == RUN_PAGE, entries.c.key == key
             )
-            if connection.scalar(stored_key) is None:
-                row = {"run": self._number, "seed": RUN_PAGE, "key": key, "ordinal": 0, "body": body}
-                put(connection, entries, row)
+            if (stored := connection.scalar(stored_body)) is not None:
+                return stored
+            row = {"run": self._number, "seed": RUN_PAGE, "key": key, "ordinal": 0, "body": body}
+            put(connection, entries, row)
+            return body
 
-        await self._inbox.change(write)
+        stored = await self._inbox.change(write)
+        return (
+            value
+            if stored == body
+            else decode_record(stored, type(value), self._database.backend.shown, f"the record {key}")
+        )
 
     async def claim(self, owner: str, count: int) -> list[Seed]:
         """Claim up to `count` free seeds, lowest index first, for as long as the lease is renewed.

@@ -46,6 +46,7 @@ from agentflow.runs._seed_scheduler import (
 from agentflow.runs._tools import (
     RUN_START,
     ChosenTools,
+    check_records,
     choose_tools,
     input_lines,
     sandbox_settings,
@@ -273,8 +274,11 @@ class SupervisedRun(Generic[C, P]):
             host=self.config.host_name,
             launch=self.config.launch_id,
         )
-        self.directory.check(sum(await run.counts()) > 0)
-        await run.keep(RUN_START, start_of(self._name, self.chosen))
+        counts = await run.counts()
+        self.directory.check(sum(counts) > 0)
+        start = await run.keep(RUN_START, start_of(self._name, self.chosen))
+        if counts.waiting or counts.leased or self._retry_failed or len(seeds) > sum(counts) > 0:
+            check_records(start)
         for blob, data in (blobs or {}).items():
             await run.blobs.put(data, blob.mime)
         await run.add_seeds(seeds, further=further)

@@ -228,6 +228,10 @@ RUN_START: Final = "start"
 """Key of `RunStart` in the journal."""
 
 
+RECORDS: Final = 1
+"""Version of the records on the pages of a run. A change that a resumed run could not read raises it."""
+
+
 class RunStart(Struct, frozen=True, kw_only=True):
     """Beginning of a run. That of its first process is kept."""
 
@@ -239,6 +243,20 @@ class RunStart(Struct, frozen=True, kw_only=True):
     """Tools with their schemas, with the arguments that a seed may fix."""
     inputs: tuple[str, ...] = ()
     """Input files and folders as the tools see them, one line each."""
+    records: int = 0
+    """Version of its records; 0 before they were numbered."""
+
+
+def check_records(start: RunStart) -> None:
+    """Check that a run can be resumed.
+
+    :raises ConfigurationError: if it was begun with records of another version.
+    """
+    if start.records != RECORDS:
+        raise ConfigurationError(
+            f"output_dir: the records of this run are of version {start.records}, and this program writes version "
+            f"{RECORDS}: view or export the run, finish it with the program that began it, or name another output_dir"
+        )
 
 
 def start_of(kind: str, chosen: ChosenTools) -> RunStart:
@@ -254,4 +272,4 @@ def start_of(kind: str, chosen: ChosenTools) -> RunStart:
         )
         for tool in chosen.tools
     )
-    return RunStart(kind=kind, started=time.time(), tools=tuple(tools), inputs=chosen.inputs)
+    return RunStart(kind=kind, started=time.time(), tools=tuple(tools), inputs=chosen.inputs, records=RECORDS)
