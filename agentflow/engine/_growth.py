@@ -155,7 +155,7 @@ class _TreeGrowth:
             page, grower.executor, grower.sandboxes, sandboxes, settings.on_unforkable
         )
         self._rounds = 0
-        self._nodes: list[Node] = []
+        self._nodes: dict[tuple[int, ...], Node] = {}
         self._stalled: dict[str, str] = {}
         self._drawn: dict[str, int] = {}
         self._reasoning: dict[str, str] = {}
@@ -166,7 +166,7 @@ class _TreeGrowth:
     async def grow(self) -> Tree:
         observation = Observation((Text(self._seed.content),))
         root = Node(id=node_id(self._id, ()), outcome=ActionOutcome(observation), verdict=Verdict.NEW)
-        self._add(root)
+        self._add((), root)
         frontier = [OpenNode((), root, (), BranchState())]
         while frontier and (chosen := self._search.choose(frontier)):
             if any(parent not in frontier for parent, _ in chosen):
@@ -177,14 +177,15 @@ class _TreeGrowth:
             paths = {parent.path for parent, _ in chosen}
             frontier = [node for node in frontier if node.path not in paths]
             frontier += await self._next_round(growing) if growing else []
+        nodes = tuple(self._nodes[path] for path in sorted(self._nodes, key=lambda path: (len(path), path)))
         return Tree(
             id=self._id,
             seed=self._seed,
-            nodes=tuple(self._nodes),
+            nodes=nodes,
             stalled=self._stalled,
             duplicates=self._chooser.duplicates,
             drawn=self._drawn,
-            diverged=diverged_nodes(self._nodes, self._page),
+            diverged=diverged_nodes(nodes, self._page),
             usage={"planner": self._chooser.usage, "verifier": self._verifier_usage},
             reasoning=self._reasoning,
         )
@@ -277,7 +278,7 @@ class _TreeGrowth:
 
     def _complete(self, child: _Child, verdict: VerdictRecord) -> OpenNode:
         node = replace(child.node, verdict=verdict.verdict, reason=verdict.reason, usage=verdict.usage)
-        self._add(node)
+        self._add(child.path, node)
         self._verifier_usage += verdict.usage
         unjudged = verdict.failure is not None
         is_repairable = node.verdict in _REPAIRABLE and not (
@@ -285,8 +286,8 @@ class _TreeGrowth:
         )
         return OpenNode(child.path, node, (*child.parent.steps, node), child.state, is_repairable)
 
-    def _add(self, node: Node) -> None:
-        self._nodes.append(node)
+    def _add(self, path: tuple[int, ...], node: Node) -> None:
+        self._nodes[path] = node
         self._grower.observer(self._seed, node, node.id in self._recalled)
 
 

@@ -13,14 +13,14 @@ from agentflow.errors import ConfigurationError
 from agentflow.gateway import recorded_image
 from agentflow.inspection._reader import RunRecords, json_lines
 from agentflow.inspection._recorded import content_key, unused_episodes
-from agentflow.inspection._rollouts import ExchangeLine, episode_record
+from agentflow.inspection._rollouts import episode_record
 from agentflow.inspection._trainings import GATEWAY, ROLLOUTS, TrainingFolder
 from agentflow.inspection._trees import PairLine
 from agentflow.inspection._types import AnswerRecord, RunKind, SeedRecord
 from agentflow.runs import image_file
 from agentflow.synthesis import PAIRS, SURPLUS, TASKS, TRAJECTORIES, TREES, TreeRecord
 from agentflow.tasks import VerifiableTask
-from agentflow.trace import Blob
+from agentflow.trace import Blob, Exchange
 
 _RESULTS: Final = "results.jsonl"
 _EPISODES: Final = "episodes.db"
@@ -41,7 +41,7 @@ class _EpisodeLine(TreeRecord, kw_only=True):
     score: float | None = None
     agent: str = ""
     ending: str | None = None
-    exchanges: list[ExchangeLine] = field(default_factory=list[ExchangeLine])
+    exchanges: list[Exchange] = field(default_factory=list[Exchange])
 
 
 class _TaskReferencesLine(Struct):

@@ -48,7 +48,6 @@ from agentflow.trace import (
     Reply,
     Text,
     TokenCall,
-    Tokens,
     TokenTree,
     Tree,
     Turn,
@@ -416,22 +415,13 @@ def _node_path(attempt: int, turn: int) -> str:
     return "-".join([str(attempt - 1), *["0"] * (turn - 1)])
 
 
-class ExchangeLine(Struct):
-    """Model call in a line of `trajectories.jsonl`, as far as its tokens need it."""
-
-    key: str
-    role: str
-    tokens: Tokens | None = None
-    unusable: tuple[Tokens, ...] = ()
-
-
 def episode_record(
     tree: Tree,
     *,
     answer: str,
     score: float | None,
     references: tuple[str, ...],
-    exchanges: Iterable[ExchangeLine | Exchange],
+    exchanges: Iterable[Exchange],
     facts: dict[str, Any],
 ) -> SeedRecord:
     """Return an episode of a task with its answer."""

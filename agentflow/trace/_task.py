@@ -407,8 +407,8 @@ class Exchange(Struct, frozen=True, kw_only=True):
     """Exact tokens of earlier answers that could not be used."""
     reasoning: str = ""
     """The model's reasoning before the answer; empty if the endpoint returns none."""
-    seconds: float
-    """End of the call, in seconds since the start of the episode."""
+    seconds: float = 0.0
+    """End of the call, in seconds since the start of the episode; 0 in files."""
 
 
 class TaskVerdict(Struct, frozen=True):

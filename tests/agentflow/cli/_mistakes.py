@@ -194,7 +194,7 @@ MISTAKES: Sequence[Case] = (
     _case(_tasks("metric=exactmatch"), "did you mean exact_match?"),
     _case(_tasks("evaluation_metric=exactmatch"), "did you mean exact_match?"),
     _case(_tasks("metric=mine:reward"), "mine: there is no such module"),
-    _case(_tasks("agent=teem"), "agent: input should be 'team' or 'single'"),
+    _case(_tasks("agent=teem"), "there is no 'teem'; choose team, single or module:function"),
     _case(_tasks("available_tools=[web_serch]"), "Did you mean 'web:search'?"),
     _case(_tasks("available_tools=[web_search]"), "no search engine is configured: set SERPER_API_KEY"),
     Case(("eval",), "the following arguments are required: NAME"),
