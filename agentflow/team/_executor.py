@@ -349,10 +349,10 @@ def _schema(data: Data) -> str:
             _sequence(table.get("primary_key"))
         )
         for key in _mappings(table.get("foreign_keys")):
-            columns, referred = (
+            referring, referred = (
                 ", ".join(map(str, _sequence(key.get(name)))) for name in ("columns", "referred_columns")
             )
-            keys.append(f"{columns} -> {key.get('table')}({referred})")
+            keys.append(f"{referring} -> {key.get('table')}({referred})")
         rows = table.get("row_count")
         kind = "view " if table.get("kind") == "view" else ""
         count = "" if rows is None else f" [{rows} rows]"
