@@ -135,7 +135,7 @@ class RunRecords(ABC):
 class RunReader(RunRecords):
     """A run that is read; it may be active, finished or killed. Threads may share it, and nothing is changed.
 
-    Every method reads what is committed at that moment. Unknown seeds, spots, calls and blobs raise `KeyError`.
+    Every method reads what is committed at that moment. Unknown seeds, node paths, calls and blobs raise `KeyError`.
 
     Example::
 
@@ -237,7 +237,7 @@ class RunReader(RunRecords):
     def changes(self, cursor: str = "", seed: str | None = None) -> RunChanges:
         """Return what was committed since a cursor; an empty one means from now on.
 
-        :param seed: seed whose new spots are named.
+        :param seed: seed whose new node paths are named.
         """
 
 
@@ -373,7 +373,7 @@ class JournalRun(RunReader, Generic[R]):
 
     @abstractmethod
     def _details(self, stored: StoredSeed, node_paths: Sequence[str]) -> dict[str, NodeDetail]:
-        """Return nodes by spot, in a synthesis without their calls; unknown ones are left out."""
+        """Return nodes by node path, in a synthesis without their calls; unknown ones are left out."""
 
     def nodes(self, seed: str, node_paths: Sequence[str]) -> list[NodeSummary]:
         """Return nodes as rows."""
@@ -404,7 +404,7 @@ class JournalRun(RunReader, Generic[R]):
 
     @abstractmethod
     def node_path_of(self, key: str) -> str | None:
-        """Return the spot of the node that an entry belongs to; `None`: it changes no node."""
+        """Return the node path of the node that an entry belongs to; `None`: it changes no node."""
 
     def result_of(self, stored: StoredSeed) -> R | None:
         """Return the result of a seed."""

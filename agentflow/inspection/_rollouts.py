@@ -107,7 +107,7 @@ class EpisodeRun(JournalRun[TaskResult]):
     result_type = TaskResult
 
     def node_path_of(self, key: str) -> str | None:
-        """Return the spot of the turn that an entry belongs to."""
+        """Return the node path of the turn that an entry belongs to."""
         match = _TURN.fullmatch(key)
         return None if match is None else _node_path(int(match[1]), int(match[2]))
 

@@ -370,7 +370,7 @@ class TrainingFolder(RunReader):
         raise KeyError(seed)
 
     def _numbers(self, episode: "EpisodeTokens") -> dict[str, int]:
-        """Return the number of the call at each spot, from 0."""
+        """Return the number of the call at each node path, from 0."""
         node_paths: list[str] = []
         below = Counter[str]()
         for call in episode.calls():

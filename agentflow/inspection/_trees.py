@@ -1,6 +1,6 @@
 """Synthesis runs: trees from the entries of their seeds' pages.
 
-A spot is the path of a node in its tree: the positions of the node and its ancestors, as in `0-1-2`.
+A node path, `spot` in pages and bundles, is the path of a node in its tree: the positions of the node and its ancestors, as in `0-1-2`.
 """
 
 from bisect import bisect_right
@@ -94,7 +94,7 @@ class _JudgedLevels(NamedTuple):
 
     depths: frozenset[int]
     others: Mapping[str, tuple[Verdict, str]]
-    """Verdicts other than `new`, by spot."""
+    """Verdicts other than `new`, by node path."""
 
 
 class _SeedEnd(Struct, frozen=True):
@@ -120,7 +120,7 @@ class TreeRun(JournalRun[SeedResult]):
         self._judged: dict[int, _JudgedLevels] = {}
 
     def node_path_of(self, key: str) -> str | None:
-        """Return the spot of the node that an entry belongs to."""
+        """Return the node path of the node that an entry belongs to."""
         kind, _, rest = key.partition("/")
         if kind in ("act", "node", "diverged"):
             return rest
@@ -380,7 +380,7 @@ class TreeRun(JournalRun[SeedResult]):
                 yield from calls_of_answer(key, reply, voice)
 
     def _records(self, stored: StoredSeed, node_paths: Iterable[str]) -> dict[str, Node]:
-        """Return the records of actions by spot. Earlier versions stored the action only in the tree of a finished seed."""
+        """Return the records of actions by node path. Earlier versions stored the action only in the tree of a finished seed."""
         bodies = self._journal.bodies(
             self._run, stored.seed.index, [f"act/{node_path}" for node_path in node_paths if node_path]
         )
@@ -423,7 +423,7 @@ class TreeRun(JournalRun[SeedResult]):
         return [call_of(key, "planner", reply) for key, reply in replies.items()]
 
     def _marks(self, stored: StoredSeed, node_paths: Sequence[str]) -> str:
-        """Return a letter for each node, whose spots are ordered by depth."""
+        """Return a letter for each node, whose node paths are ordered by depth."""
         levels = self._levels(stored)
         if not levels.depths and node_paths:
             verdicts = self._old_verdicts(stored)
@@ -650,7 +650,7 @@ N = TypeVar("N", bound=_PlacedNode)
 
 
 def nodes_by_path(nodes: Sequence[N]) -> dict[str, N]:
-    """Return the nodes by spot; parents precede their children. See docs/journal.md."""
+    """Return the nodes by node path; parents precede their children. See docs/journal.md."""
     node_paths: dict[str, str] = {}
     for node in nodes:
         node_paths[node.id] = "" if node.parent is None else child_of(node_paths[node.parent], node.position)
@@ -675,10 +675,10 @@ def depth_of(node_path: str) -> int:
 
 
 def child_of(node_path: str, position: int) -> str:
-    """Return the spot of a child."""
+    """Return the node path of a child."""
     return f"{node_path}-{position}" if node_path else str(position)
 
 
 def parent_of(node_path: str) -> str:
-    """Return the spot of the parent."""
+    """Return the node path of the parent."""
     return node_path.rpartition("-")[0]

@@ -11,7 +11,7 @@ from anyio.abc import TaskGroup, TaskStatus
 from msgspec import Struct
 
 from agentflow.actors import ChildSpec, Restart, Supervisor
-from agentflow.engine import Prepare, bind_action, card_of
+from agentflow.engine import Prepare, bind_action, card_of, no_such_tool
 from agentflow.errors import AgentFlowError, ConfigurationError, ToolFailure, error_line
 from agentflow.journal import MemoryPage, Page
 from agentflow.rollouts import Assignment, RolloutConfig, assign
@@ -124,12 +124,8 @@ class TaskSession:
             blobs = MemoryBlobStore()
             tool = self._tools.get(name)
             action: Action | None = None
-            if tool is None:
-                tool_names = ", ".join(self._tools)
-                failure: Failure | None = Failure(
-                    "tool_not_found", f"there is no tool {name!r}; available tools: {tool_names}"
-                )
-            else:
+            failure: Failure | None = no_such_tool(name, self._tools)
+            if tool is not None:
                 action, failure = bind_action(tool, arguments, self.task.kwargs)
             if action is not None and failure is None:
                 outcome = await call_tool(self._sandbox, action, blobs)

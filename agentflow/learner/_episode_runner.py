@@ -100,7 +100,6 @@ class _EpisodeTeam:
         }
         self.blobs = MemoryBlobStore(images)
         """Images of the episode; those of its task are readable, too."""
-        self._kind = rules.agent
         self.team: Team | None = None
         if rules.agent == "team":
             self.team = Team(
@@ -110,13 +109,12 @@ class _EpisodeTeam:
                 # An episode asks its roles in turn; its growing memory is summarised concurrently.
                 workers=2,
             )
-
-    @property
-    def agent(self) -> EpisodeAgent:
+        self.agent: EpisodeAgent = (
+            make_agent(rules.agent, self.models[AGENT], self.blobs)
+            if self.team is None
+            else TeamAgent(self.team)
+        )
         """The agent of the episode."""
-        if self.team is not None:
-            return TeamAgent(self.team)
-        return make_agent(self._kind, self.models[AGENT], self.blobs)
 
     def begin(self, seed: str, temperature: float | None, models: Mapping[str, Model]) -> None:
         """Start another episode.

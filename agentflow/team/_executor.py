@@ -15,6 +15,7 @@ from typing import Any, TypeAlias
 from msgspec.structs import replace
 
 from agentflow.actors import SYSTEM_CLOCK, Backoff, Clock
+from agentflow.engine import is_repeatable
 from agentflow.errors import ErrorKind, RunStopped, StopCause, ToolFailure
 from agentflow.models import Model
 from agentflow.sandbox import Image, Sandbox, TextContent, ToolResult
@@ -71,7 +72,7 @@ class Executor(Role):
         try:
             return await self.pool.ask(
                 lambda clock: call_tool(sandbox, action, self._blobs, clock),
-                again=partial(is_repeatable, sandbox, action),
+                again=partial(_may_repeat, sandbox, action),
             )
         except WorkerCrashed as crash:
             return ActionOutcome(failure=Failure(ErrorKind.FAILED, str(crash)))
@@ -116,13 +117,13 @@ async def call_tool(
     )
 
 
-async def is_repeatable(sandbox: Sandbox, action: Action) -> bool:
+async def _may_repeat(sandbox: Sandbox, action: Action) -> bool:
     """Tell whether the tool declares itself read-only or idempotent."""
     try:
         tools = await sandbox.tools(action.tool)
     except ToolFailure:
         return False
-    return bool(tools) and all(tool.hints.read_only or tool.hints.idempotent for tool in tools)
+    return bool(tools) and all(map(is_repeatable, tools))
 
 
 async def _call(sandbox: Sandbox, action: Action, clock: Clock) -> ToolResult:
@@ -136,7 +137,7 @@ async def _call(sandbox: Sandbox, action: Action, clock: Clock) -> ToolResult:
         if (
             result.error is None
             or result.error.kind not in _TRANSIENT
-            or not await is_repeatable(sandbox, action)
+            or not await _may_repeat(sandbox, action)
         ):
             return result
         failures += 1
