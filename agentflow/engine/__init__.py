@@ -7,8 +7,10 @@
 Agents and roles are classes of your own or those of `agentflow.team`. See docs/engine.md.
 """
 
+from agentflow.engine._branching import BranchingEngine, Guide, Leaf
 from agentflow.engine._episode import (
     AgentWork,
+    DecisionPoints,
     EffectGate,
     EngineContext,
     EpisodeAgent,
@@ -30,6 +32,16 @@ from agentflow.engine._growth import (
     with_observations,
     without_observations,
 )
+from agentflow.engine._path_search import (
+    Beam,
+    BestFirst,
+    BranchingSettings,
+    EveryDecision,
+    PathNode,
+    PathSearch,
+    TreeSearch,
+    UncertainDecisions,
+)
 from agentflow.engine._proposals import PlannerPort
 from agentflow.engine._sandboxes import BranchSandboxes, ExecutorPort, Prepare, Unforkable, is_repeatable
 from agentflow.engine._search import GrowthSettings, LevelSearch, OpenNode, Search
@@ -37,25 +49,37 @@ from agentflow.engine._tool_cards import bind_action, card_of, fixed_arguments, 
 
 __all__ = [
     "AgentWork",
+    "Beam",
+    "BestFirst",
     "BranchSandboxes",
+    "BranchingEngine",
+    "BranchingSettings",
+    "DecisionPoints",
     "EffectGate",
     "EngineContext",
     "EpisodeAgent",
     "EpisodeEnded",
     "EpisodeEngine",
     "EpisodeSettings",
+    "EveryDecision",
     "ExecutorPort",
     "Grower",
     "GrowthSettings",
+    "Guide",
+    "Leaf",
     "LevelRecord",
     "LevelSearch",
     "NodeObserver",
     "OpenEpisode",
     "OpenNode",
+    "PathNode",
+    "PathSearch",
     "PlannerPort",
     "Prepare",
     "Search",
     "TimedResult",
+    "TreeSearch",
+    "UncertainDecisions",
     "Unforkable",
     "VerdictRecord",
     "VerifierPort",

@@ -12,7 +12,7 @@ from msgspec import Struct
 from pydantic import Field
 
 from agentflow.actors import SYSTEM_CLOCK, Clock
-from agentflow.engine._sandboxes import EpisodeActions, Prepare
+from agentflow.engine._sandboxes import EpisodeActions, EpisodeSandbox, Prepare
 from agentflow.engine._tool_cards import bind_action, no_such_tool
 from agentflow.errors import ConfigurationError, ModelFailureKind
 from agentflow.journal import Page
@@ -150,6 +150,18 @@ class EpisodeAgent(Protocol):
         ...
 
 
+class DecisionPoints(Protocol):
+    """Points at which an episode may branch; its model calls pass through them."""
+
+    async def arrive(self, episode: "OpenEpisode", role: str) -> None:
+        """Wait before a call of a role, until it is chosen how the episode continues."""
+        ...
+
+    async def leave(self, episode: "OpenEpisode", role: str, reply: Reply[Any]) -> None:
+        """Look at the reply that such a call gave."""
+        ...
+
+
 @dataclass(frozen=True, kw_only=True)
 class EpisodeEngine:
     """Runs episodes of an agent. See docs/engine.md."""
@@ -173,27 +185,8 @@ class EpisodeEngine:
         :raises RunStopped: if the run cannot continue; completed effects are on the page.
         """
         tools = {tool.name: tool for tool in self.tools}
-        actions = EpisodeActions(page, tools, self.agent, sandbox, prepare)
-        episode = OpenEpisode(task, tools, self.settings, page, actions, self.context)
-        agent = self.agent.begin(episode)
-        try:
-            ending = await agent.work()
-        except EpisodeEnded as ended:
-            ending = ended.ending
-            await episode.close(ending)
-        reply = await agent.answer()
-        return Episode(
-            task=task,
-            agent=self.agent.name,
-            ending=Ending.FAILED if reply.value is None and ending is not Ending.TIME else ending,
-            analysis=episode.analysis,
-            turns=tuple(episode.turns),
-            solution=reply.value,
-            failure=reply.failure,
-            exchanges=tuple(episode.exchanges),
-            seconds=episode.seconds,
-            diverged=actions.diverged,
-        )
+        actions = EpisodeActions(page, tools, self.agent, EpisodeSandbox(sandbox, prepare), sandbox)
+        return await OpenEpisode(task, tools, self.settings, page, actions, self.context).play(self.agent)
 
 
 class OpenEpisode:
@@ -210,8 +203,11 @@ class OpenEpisode:
         page: Page,
         actions: EpisodeActions,
         context: EngineContext,
+        points: DecisionPoints | None = None,
     ) -> None:
-        """:raises ConfigurationError: if there is a cost limit but no prices."""
+        """:param points: points at which it may branch.
+        :raises ConfigurationError: if there is a cost limit but no prices.
+        """
         if settings.max_cost is not None and not context.prices:
             raise ConfigurationError("max_cost: a cost limit needs the models' prices; set `prices` of each")
         self.task = task
@@ -232,13 +228,38 @@ class OpenEpisode:
         self._actions = actions
         self._context = context
         self._clock = context.clock
-        self._ended = page.recall(END, Ending)
+        self._points = points
         self._since = self._clock.now()
         self._waiting = 0
         self._waiting_since = self._since
         self._tokens = 0
         self._cost = 0.0
         self._is_answering = False
+
+    async def play(self, agent: EpisodeAgent) -> Episode:
+        """Have an agent work on the task until it answers.
+
+        :raises RunStopped: if the run cannot continue; completed effects are on the page.
+        """
+        work = agent.begin(self)
+        try:
+            ending = await work.work()
+        except EpisodeEnded as ended:
+            ending = ended.ending
+            await self.close(ending)
+        reply = await work.answer()
+        return Episode(
+            task=self.task,
+            agent=agent.name,
+            ending=Ending.FAILED if reply.value is None and ending is not Ending.TIME else ending,
+            analysis=self.analysis,
+            turns=tuple(self.turns),
+            solution=reply.value,
+            failure=reply.failure,
+            exchanges=tuple(self.exchanges),
+            seconds=self.seconds,
+            diverged=self._actions.diverged,
+        )
 
     async def ask(
         self, key: str, role: str, kind: type[T], ask: Callable[[], Awaitable[Reply[T]]]
@@ -249,8 +270,18 @@ class OpenEpisode:
         :param role: role under which its usage is counted.
         :raises EpisodeEnded: if the episode's turns end first.
         """
+        points = None if self._is_answering else self._points
+        if points is not None:
+            began = self._clock.now()
+            await points.arrive(self, role)
+            # Time in which other paths catch up is not the episode's.
+            self._since += self._clock.now() - began
         timed = await self._once(key, Reply[kind], ask)
         self._count(key, role, timed.value, timed.seconds)
+        if points is not None:
+            began = self._clock.now()
+            await points.leave(self, role, timed.value)
+            self._since += self._clock.now() - began
         return timed.value
 
     async def answer(
@@ -291,15 +322,14 @@ class OpenEpisode:
 
     async def close(self, ending: Ending) -> None:
         """End the turns early. From now on the agent only answers."""
-        if self._ended is None:
-            self._ended = ending
+        if END not in self._page:
             await self._page.record(END, ending)
 
     async def _once(self, key: str, kind: type[T], effect: Callable[[], Awaitable[T]]) -> TimedResult[T]:
         """Return the recorded result for a key, or run the effect and record its result."""
         timed = self._page.recall(key, TimedResult[kind])
         if timed is None:
-            self._check_limits()
+            self.check_limits()
             result = await self._within_limit(effect)
             timed = TimedResult(result, self._elapsed())
             await self._page.note(key, timed)
@@ -317,11 +347,15 @@ class OpenEpisode:
         reserved = 0.0 if self._is_answering else min(settings.answer_seconds, settings.max_seconds / 2)
         return settings.max_seconds - reserved - self._elapsed()
 
-    def _check_limits(self) -> None:
+    def check_limits(self) -> None:
+        """Check that the turns may continue.
+
+        :raises EpisodeEnded: if a limit was reached.
+        """
         if self._is_answering:
             return
-        if self._ended is not None:
-            raise EpisodeEnded(self._ended)
+        if (ending := self._page.recall(END, Ending)) is not None:
+            raise EpisodeEnded(ending)
         settings = self.settings
         if settings.max_tokens is not None and self._tokens >= settings.max_tokens:
             raise EpisodeEnded(Ending.TOKENS)

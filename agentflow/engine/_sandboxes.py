@@ -136,13 +136,15 @@ class BranchSandboxes:
         return any(tool.stateful for tool in self.tools.values())
 
     @asynccontextmanager
-    async def reserve(self, width: int) -> AsyncGenerator["TreeSandboxes"]:
+    async def reserve(self, width: int, prepare: Prepare | None = None) -> AsyncGenerator["TreeSandboxes"]:
         """Reserve sandboxes for a tree of this width. Trees wait in order, so they cannot deadlock.
 
         Sandboxes still open at the end are closed.
+
+        :param prepare: brings a fresh sandbox into the initial state.
         """
         taken = 0
-        sandboxes = TreeSandboxes(self.base)
+        sandboxes = TreeSandboxes(self.base, prepare)
         try:
             if self.stateful:
                 async with self._reserving:
@@ -176,13 +178,17 @@ class SandboxSource(Protocol):
 class TreeSandboxes:
     """Sandboxes of one tree: forks of the base, or of each other. Implements `SandboxSource`."""
 
-    def __init__(self, base: Sandbox) -> None:
+    def __init__(self, base: Sandbox, prepare: Prepare | None = None) -> None:
         self._base = base
+        self._prepare = prepare
         self._open: dict[Sandbox, None] = {}
 
     async def fresh(self) -> Sandbox:
-        """Return an unused sandbox."""
-        return await self.fork(self._base)
+        """Return an unused sandbox in the initial state."""
+        sandbox = await self.fork(self._base)
+        if self._prepare is not None:
+            await self._prepare(sandbox)
+        return sandbox
 
     async def fork(self, sandbox: Sandbox) -> Sandbox:
         """Return a copy of a sandbox."""
@@ -205,18 +211,17 @@ class EpisodeSandbox:
     """The sandbox of an episode, which starts its session anew in the initial state. Implements `SandboxSource`."""
 
     def __init__(self, sandbox: Sandbox, prepare: Prepare | None) -> None:
-        self.starts = 0
-        """Number of sessions so far."""
         self._sandbox = sandbox
         self._prepare = prepare
+        self._is_used = False
 
     async def fresh(self) -> Sandbox:
         """Return the sandbox in the initial state, in which the caller gives it."""
-        if self.starts:
+        if self._is_used:
             await self._sandbox.destroy_session()
             if self._prepare is not None:
                 await self._prepare(self._sandbox)
-        self.starts += 1
+        self._is_used = True
         return self._sandbox
 
     async def discard(self, sandbox: Sandbox) -> None:
@@ -263,6 +268,29 @@ class ReplayableActions:
                 await self._page.record(key, True)
         return True
 
+    async def _copy(self, state: BranchState, sandboxes: TreeSandboxes) -> tuple[Sandbox, Isolation, str]:
+        """Return a copy of a state, how it was made, and the reason if it is no fork.
+
+        :raises CannotBranch: if it can be neither forked nor replayed safely.
+        """
+        if not state.history:
+            return await sandboxes.fresh(), Isolation.FORK, ""
+        reason = ""
+        for _ in range(MAX_FORK_ATTEMPTS):
+            if state.sandbox is None:
+                state.sandbox = await self._rebuild(state.history)
+            try:
+                return await sandboxes.fork(state.sandbox), Isolation.FORK, ""
+            except ToolFailure as failure:
+                reason = failure.message
+                if failure.kind is not ErrorKind.CANNOT_FORK:
+                    # The sandbox is lost, but its state can be rebuilt from its history.
+                    await sandboxes.discard(state.sandbox)
+                    state.sandbox = None
+        if all(is_repeatable(self._tools[past.action.tool]) for past in state.history):
+            return await self._rebuild(state.history), Isolation.REPLAY, reason
+        raise CannotBranch(reason)
+
     def _is_external(self, action: Action) -> bool:
         """Tell whether repeating the action may do harm that a fresh sandbox cannot undo."""
         tool = self._tools[action.tool]
@@ -270,39 +298,46 @@ class ReplayableActions:
 
 
 class EpisodeActions(ReplayableActions):
-    """Runs the actions of one episode in its sandbox."""
+    """Runs the actions of one episode, or of one path of a branching one, in a sandbox of its own."""
 
     def __init__(
         self,
         page: Page,
         tools: Mapping[str, Tool],
         executor: ExecutorPort,
-        sandbox: Sandbox,
-        prepare: Prepare | None,
+        source: SandboxSource,
+        base: Sandbox,
+        state: BranchState | None = None,
     ) -> None:
-        self._own = EpisodeSandbox(sandbox, prepare)
-        super().__init__(page, tools, executor, self._own)
-        self._sandbox = sandbox
-        self._state = BranchState()
+        """:param source: makes the sandbox, when the first stateful action needs one.
+        :param base: sandbox of stateless tools.
+        :param state: state in which the actions begin; `None`: the initial one.
+        """
+        super().__init__(page, tools, executor, source)
+        self.state = state or BranchState()
+        """State after the actions so far."""
+        self._base = base
+        self._sessions = 0
+        self._inherited = len(self.state.history)
 
     @property
     def diverged(self) -> tuple[int, ...]:
         """Turns whose action returned something else when it was replayed."""
-        turns = dict.fromkeys(int(past.key) for past in self._state.history)
+        turns = dict.fromkeys(int(past.key) for past in self.state.history)
         return tuple(turn for turn in turns if f"diverged/{turn}" in self._page)
 
     async def run(self, action: Action) -> ActionOutcome:
         """Run an action in the current state."""
         if not self._tools[action.tool].stateful:
-            return await self._act(self._sandbox, action)
-        start = await self._catch_up()
-        outcome = await self._act(self._sandbox, action)
+            return await self._act(self._base, action)
+        sandbox, session = await self._catch_up()
+        outcome = await self._act(sandbox, action)
         if outcome.failure is not None and outcome.failure.kind == ErrorKind.SESSION_NOT_FOUND:
             # The session ended before the action ran; the next call starts another one.
-            if start == self._own.starts:
-                self._state.sandbox = None
-            await self._catch_up()
-            outcome = await self._act(self._sandbox, action)
+            if session == self._sessions:
+                await self.release()
+            sandbox, _ = await self._catch_up()
+            outcome = await self._act(sandbox, action)
         return outcome
 
     def add(self, turn: int, action: Action, outcome: ActionOutcome, *, is_current: bool) -> None:
@@ -311,16 +346,37 @@ class EpisodeActions(ReplayableActions):
         :param is_current: it ran in the current session, not in an earlier one.
         """
         if self._tools[action.tool].stateful:
-            self._state.history += (PastAction(str(turn), action, outcome),)
+            if self._inherited:
+                self._inherited -= 1
+                return
+            self.state.history += (PastAction(str(turn), action, outcome),)
             if not is_current:
-                self._state.sandbox = None
+                self.state.sandbox = None
 
-    async def _catch_up(self) -> int:
-        """Bring the sandbox into the current state; return the number of its session."""
-        async with self._state.lock:
-            if self._state.sandbox is None:
-                self._state.sandbox = await self._rebuild(self._state.history)
-            return self._own.starts
+    async def branch(self, sandboxes: TreeSandboxes) -> tuple[BranchState, Isolation, str]:
+        """Return a copy of the state, how it was made, and the reason if it is no fork.
+
+        :raises CannotBranch: if it can be neither forked nor replayed safely.
+        """
+        if not self.state.history:
+            return BranchState(), Isolation.SHARED, ""
+        async with self.state.lock:
+            sandbox, isolation, reason = await self._copy(self.state, sandboxes)
+        return BranchState(self.state.history, sandbox), isolation, reason
+
+    async def release(self) -> None:
+        """Close the sandbox. The next action makes another one in the same state."""
+        sandbox, self.state.sandbox = self.state.sandbox, None
+        if sandbox is not None:
+            await self._source.discard(sandbox)
+
+    async def _catch_up(self) -> tuple[Sandbox, int]:
+        """Return a sandbox in the current state, and the number of its session."""
+        async with self.state.lock:
+            if self.state.sandbox is None:
+                self.state.sandbox = await self._rebuild(self.state.history)
+                self._sessions += 1
+            return self.state.sandbox, self._sessions
 
 
 BranchResult: TypeAlias = tuple[Node, BranchState]
@@ -412,28 +468,9 @@ class BranchActions(ReplayableActions):
                 state.sandbox = None
                 state.claims = 0
             else:
-                sandbox, isolation = await self._copy(state)
+                sandbox, isolation, _ = await self._copy(state, self._sandboxes)
                 await self.release(state)
         return partial(self._act_isolated, state.history, sandbox, isolation, key, choice)
-
-    async def _copy(self, state: BranchState) -> tuple[Sandbox, Isolation]:
-        if not state.history:
-            return await self._sandboxes.fresh(), Isolation.FORK
-        reason = ""
-        for _ in range(MAX_FORK_ATTEMPTS):
-            if state.sandbox is None:
-                state.sandbox = await self._rebuild(state.history)
-            try:
-                return await self._sandboxes.fork(state.sandbox), Isolation.FORK
-            except ToolFailure as failure:
-                reason = failure.message
-                if failure.kind is not ErrorKind.CANNOT_FORK:
-                    # The sandbox is lost, but its state can be rebuilt from its history.
-                    await self._sandboxes.discard(state.sandbox)
-                    state.sandbox = None
-        if all(is_repeatable(self._tools[past.action.tool]) for past in state.history):
-            return await self._rebuild(state.history), Isolation.REPLAY
-        raise CannotBranch(reason)
 
     async def _branch_alone(
         self, state: BranchState, key: str, choice: Node, others: int, reason: str

@@ -6,7 +6,7 @@ a `Page` that stores every result in the order of arrival.
 
 from typing import TYPE_CHECKING
 
-from agentflow.journal._page import MemoryPage, Page, Writing
+from agentflow.journal._page import BranchPage, MemoryPage, Page, Writing
 from runtimes._lazy import lazy_exports
 
 if TYPE_CHECKING:
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 __all__ = [
     "LEASE_SECONDS",
     "REFRESH_SECONDS",
+    "BranchPage",
     "Counts",
     "Journal",
     "JournalNews",

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias, TypeVar
 
 import msgspec
@@ -201,3 +201,59 @@ class MemoryPage(Page):
     async def record(self, key: str, value: Any) -> None:  # noqa: ANN401 - any result
         """Keep a result."""
         await self.note(key, value)
+
+
+class BranchPage(Page):
+    """Page of one path of a program that branches, on a page that all paths share.
+
+    The results of each branch are in a section of their own. A path reads the sections through which it came, and writes in
+    the last one.
+    """
+
+    def __init__(self, shared: Page, sections: Sequence[Page] = ()) -> None:
+        """:param shared: page with the sections of all branches.
+        :param sections: sections of the path so far.
+        """
+        super().__init__()
+        self._shared = shared
+        self._sections = list(sections)
+
+    def branch(self) -> "BranchPage":
+        """Return the page of another path that continues from here."""
+        return BranchPage(self._shared, self._sections)
+
+    def enter(self, name: str) -> None:
+        """Continue in the section of a branch."""
+        self._sections.append(self._shared.section(name))
+
+    def __contains__(self, key: str) -> bool:
+        return any(key in section for section in self._sections)
+
+    def keys(self) -> Iterator[str]:
+        """Return all keys, section by section, in the order in which they were written."""
+        return (key for section in self._sections for key in section.keys())  # noqa: SIM118 - a page is no mapping
+
+    def section(self, name: str) -> Page:
+        """Return the part of the newest section below a name."""
+        return self._sections[-1].section(name)
+
+    def recall(self, key: str, kind: type[T]) -> T | None:
+        """Return the result under a key.
+
+        :raises RunStopped: if it is damaged.
+        """
+        section = next((section for section in self._sections if key in section), None)
+        return None if section is None else section.recall(key, kind)
+
+    async def note(self, key: str, value: Any) -> None:  # noqa: ANN401 - any result
+        """Start writing a result in the newest section."""
+        await self._sections[-1].note(key, value)
+
+    async def record(self, key: str, value: Any) -> None:  # noqa: ANN401 - any result
+        """Write a result in the newest section; return once it is on disk."""
+        await self._sections[-1].record(key, value)
+
+    async def settle(self) -> None:
+        """Wait until all results of the path are on disk."""
+        for section in self._sections:
+            await section.settle()

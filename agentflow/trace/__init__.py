@@ -63,6 +63,7 @@ from agentflow.trace._roles import (
 from agentflow.trace._task import (
     AnalysisRequest,
     Assessment,
+    BranchPoint,
     Command,
     CommandRequest,
     DecidedStep,
@@ -122,6 +123,7 @@ __all__ = [
     "Assessment",
     "Blob",
     "BlobStore",
+    "BranchPoint",
     "CallFork",
     "ChatBuilder",
     "ChatMessage",

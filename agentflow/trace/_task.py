@@ -5,11 +5,12 @@ An episode is its exchanges in order: they contain everything that was asked and
 
 from collections import Counter
 from enum import StrEnum
+from math import prod
 from typing import Any, Generic
 
-from msgspec import Struct, field
+from msgspec import UNSET, Struct, UnsetType, field
 
-from agentflow.trace._node import Action, Blob, Failure, Tokens, Usage
+from agentflow.trace._node import Action, Blob, Failure, Isolation, Tokens, Usage
 from agentflow.trace._roles import Example, Request, T_co, ToolCard
 
 
@@ -422,6 +423,23 @@ class TaskVerdict(Struct, frozen=True):
     """Reason that the attempt could not be verified; then it did not pass."""
 
 
+class BranchPoint(Struct, frozen=True, omit_defaults=True):
+    """A point at which an episode parted from others of the same task."""
+
+    position: int
+    """Position of its continuation among those that were tried."""
+    turns: int
+    """Number of turns before the point."""
+    calls: int
+    """Number of model calls before the point."""
+    drawn: int = 1
+    """Number of equal continuations that were sampled; one of them was run."""
+    isolation: Isolation = Isolation.SHARED
+    """How the state of its tools was copied: `shared` if there was none, or the first path kept it."""
+    reason: str = ""
+    """Reason for a replay instead of a fork."""
+
+
 class Episode(Struct, frozen=True, kw_only=True):
     """A task with everything done for it, from the first call to the answer."""
 
@@ -447,6 +465,18 @@ class Episode(Struct, frozen=True, kw_only=True):
     """Turns whose action was replayed in a fresh sandbox, because the old one was lost, and returned something else."""
     verdict: TaskVerdict | None = None
     """Verdict of the task's own verifier; `None` if it has none."""
+    branches: tuple[BranchPoint, ...] | UnsetType = UNSET
+    """Points at which it parted from other episodes, in order; unset: it shares nothing."""
+
+    @property
+    def path(self) -> tuple[int, ...]:
+        """Positions of its continuations at all branch points; empty if it shares nothing."""
+        return () if self.branches is UNSET else tuple(point.position for point in self.branches)
+
+    @property
+    def drawn(self) -> int:
+        """Number of equal episodes that it stands for, because equal continuations were run once."""
+        return 1 if self.branches is UNSET else prod(point.drawn for point in self.branches)
 
     @property
     def answer(self) -> str:

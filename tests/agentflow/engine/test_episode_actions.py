@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import anyio
 import pytest
 
-from agentflow.engine._sandboxes import EpisodeActions
+from agentflow.engine._sandboxes import EpisodeActions, EpisodeSandbox
 from agentflow.sandbox import Sandbox, register_api_tool
 from agentflow.sandbox._api_tools import registered_tools
 from agentflow.trace import Action, ActionOutcome, Observation
@@ -49,7 +49,7 @@ async def test_only_actions_that_may_change_the_world_wait_for_the_page() -> Non
 
     async with Sandbox(backends=[]) as sandbox, anyio.create_task_group() as tasks:
         tools = {tool.name: tool for tool in await sandbox.tools("mail:*")}
-        actions = EpisodeActions(disk.page, tools, Record(), sandbox, None)
+        actions = EpisodeActions(disk.page, tools, Record(), EpisodeSandbox(sandbox, None), sandbox)
         tasks.start_soon(actions.run, Action("mail_send", {"text": "Hello."}))
         tasks.start_soon(actions.run, Action("mail_read", {}))
         await anyio.wait_all_tasks_blocked()
