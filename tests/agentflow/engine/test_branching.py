@@ -261,7 +261,7 @@ async def test_branches_whose_state_cannot_be_copied_are_not_tried() -> None:
     assert again == leaves
     assert [leaf.path for leaf in leaves] == [(0, 0, 0), (0, 0, 1), (0, 1)]
     assert answers(leaves) == ["line 0 (blue); line 0 (blue)", "", ""]
-    reason = "not tried: its state can't be copied: the diary is locked"
+    reason = "not tried: its state can't be copied: session_fork: the diary is locked"
     assert {leaf.failure for leaf in leaves[1:]} == {Failure(ErrorKind.CANNOT_FORK, reason)}
 
 
