@@ -35,7 +35,6 @@ from agentflow.engine._growth import (
 from agentflow.engine._path_search import (
     Beam,
     BestFirst,
-    BranchingSettings,
     EveryDecision,
     PathNode,
     PathSearch,
@@ -53,7 +52,6 @@ __all__ = [
     "BestFirst",
     "BranchSandboxes",
     "BranchingEngine",
-    "BranchingSettings",
     "DecisionPoints",
     "EffectGate",
     "EngineContext",

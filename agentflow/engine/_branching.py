@@ -49,7 +49,18 @@ from agentflow.errors import (
 from agentflow.journal import BranchPage, Page
 from agentflow.sandbox import Sandbox, Tool
 from agentflow.telemetry import get_logger
-from agentflow.trace import BranchPoint, Episode, Exchange, Failure, Isolation, Reply, Task, Turn, tokens_of
+from agentflow.trace import (
+    BranchPoint,
+    Ending,
+    Episode,
+    Exchange,
+    Failure,
+    Isolation,
+    Reply,
+    Task,
+    Turn,
+    tokens_of,
+)
 
 logger = get_logger(__name__)
 
@@ -78,7 +89,7 @@ class Leaf(Struct, frozen=True, kw_only=True):
     path: tuple[int, ...]
     """Positions of its continuations."""
     episode: Episode | None = None
-    """Its episode; `None`: it crashed, or was not tried."""
+    """Its episode, without an answer if the search gave it up; `None`: it crashed, or was not tried."""
     failure: Failure | None = None
     """Reason that there is no answer."""
     value: float | None = None
@@ -190,7 +201,9 @@ class _Branching:
     async def _grow(self, tasks: TaskGroup) -> None:
         page = BranchPage(self._page)
         page.enter(path_key(()))
-        self._start(tasks, _Path(self, PathNode(self.task, (), None), page, BranchState()))
+        root = PathNode(self.task, (), None)
+        root.share = self._search.share
+        self._start(tasks, _Path(self, root, page, BranchState()))
         while True:
             await self._quiet.wait()
             frontier = [path.node for _, path in sorted(self._waiting.items())]
@@ -211,14 +224,17 @@ class _Branching:
         """Make a decision several times: by copies of the waiting path and, unless it is revisited, by the path itself."""
         siblings = _Siblings() if self.engine.merge_duplicates and count > 1 else None
         stays = self._search.revisits
-        first, positions = path.node.next_positions(count)
-        copies = [await path.copy(position, siblings) for position in ([first] if stays else []) + positions]
+        positions = path.node.next_positions(count)
+        shares = dict(zip(positions, path.node.shares(count), strict=True))
+        copied = positions if stays else positions[1:]
+        copies = [await path.copy(position, siblings, shares[position]) for position in copied]
         tried = [copy for copy in copies if copy is not None]
         if not stays or not tried:
-            # The last continuation of a state needs no copy of it; nor does the only one, if it can't be copied.
+            # One continuation of a state needs no copy of it; it also answers for those that can't be copied.
             path.node.is_open = False
             del self._waiting[path.node.path]
-            path.go_on(first, siblings)
+            share = sum(shares.values()) - sum(copy.node.share for copy in tried)
+            path.go_on(positions[0], siblings, share)
             self._running += 1
         for copy in tried:
             self._start(tasks, copy)
@@ -229,8 +245,11 @@ class _Branching:
         tasks.start_soon(self._run, path)
 
     def _close(self, path: "_Path") -> None:
+        """Give a waiting path up."""
         path.node.is_open = False
         del self._waiting[path.node.path]
+        if not path.node.children:
+            self.leaves.append(path.pruned())
         path.scope.cancel()
 
     async def _run(self, path: "_Path") -> None:
@@ -282,6 +301,7 @@ class _Path:
         self._turns = self._calls = 0
         self._state = state
         self._actions: EpisodeActions | None = None
+        self._so_far: Callable[[], Episode] | None = None
 
     async def run(self) -> Leaf:
         """Run the path to its end. A crash is recorded, and ends it without an answer."""
@@ -312,16 +332,28 @@ class _Path:
             self._actions = EpisodeActions(self._page, tools, agent, source, base, self._state)
             task, page = self.node.task, self._page
             episode = OpenEpisode(task, tools, engine.settings, page, self._actions, engine.context, self)
-            played = await episode.play(agent)
+            self._so_far = partial(episode.so_far, agent.name, Ending.PRUNED)
+            played = replace(await episode.play(agent), branches=self._branches)
             node = self.node
-            points = tuple(replace(point, drawn=node.drawn) for point, node in self._points)
-            played = replace(played, branches=points)
             played = await self._branching.finish(played, self._actions.state.sandbox, page)
             self._describe(played.turns, episode.exchanges)
             node.is_answer = played.failure is None
             if node.is_answer:
                 node.value = await self._estimate(played.answer)
         return Leaf(path=node.path, episode=played, failure=played.failure, value=node.value)
+
+    @property
+    def _branches(self) -> tuple[BranchPoint, ...]:
+        return tuple(replace(point, share=node.share, drawn=node.drawn) for point, node in self._points)
+
+    def pruned(self) -> Leaf:
+        """Return the path as it is, without an answer."""
+        assert self._so_far is not None, "a path that waits has begun"
+        return Leaf(
+            path=self.node.path,
+            episode=replace(self._so_far(), branches=self._branches),
+            value=self.node.value,
+        )
 
     async def arrive(self, episode: OpenEpisode, role: str) -> None:
         """Wait before a decision, until it is chosen how often it is made."""
@@ -348,15 +380,15 @@ class _Path:
             self.scope.cancel()
             await anyio.sleep_forever()
 
-    def go_on(self, position: int, siblings: "_Siblings | None") -> None:
+    def go_on(self, position: int, siblings: "_Siblings | None", share: int) -> None:
         """Continue as one of the continuations of the decision."""
-        self._points.append(self._next(position, StateCopy()))
+        self._points.append(self._next(position, StateCopy(), share))
         self.node = self._points[-1][1]
         self._page.enter(path_key(self.node.path))
         self._join(siblings)
         self._resumed.set()
 
-    async def copy(self, position: int, siblings: "_Siblings | None") -> "_Path | None":
+    async def copy(self, position: int, siblings: "_Siblings | None", share: int) -> "_Path | None":
         """Return another path that continues from here; `None` if the state can't be copied."""
         assert self._actions is not None, "a path that waits has begun"
         page = self._page.branch()
@@ -375,7 +407,7 @@ class _Path:
             failure = Failure(ErrorKind.CANNOT_FORK, record.reason)
             self._branching.leaves.append(Leaf(path=(*self.node.path, position), failure=failure))
             return None
-        points = [*self._points, self._next(position, record)]
+        points = [*self._points, self._next(position, record, share)]
         path = _Path(self._branching, points[-1][1], page, state, points)
         path._join(siblings)
         return path
@@ -384,10 +416,11 @@ class _Path:
         if (failure := self._page.recall(self._key(CRASHED), Failure)) is not None:
             raise _RecordedCrash(failure)
 
-    def _next(self, position: int, copy: StateCopy) -> tuple[BranchPoint, PathNode]:
+    def _next(self, position: int, copy: StateCopy, share: int) -> tuple[BranchPoint, PathNode]:
         node = PathNode(self.node.task, (*self.node.path, position), self.node)
+        node.share = share
         self.node.children.append(node)
-        point = BranchPoint(position, self._turns, self._calls, 1, copy.isolation, copy.reason)
+        point = BranchPoint(position, self._turns, self._calls, isolation=copy.isolation, reason=copy.reason)
         return point, node
 
     def _join(self, siblings: "_Siblings | None") -> None:
@@ -456,6 +489,7 @@ class _Siblings:
             kept = first.setdefault(self._marks[node], node)
             if kept is not node and node.parent is not None:
                 kept.drawn += 1
+                kept.share += node.share
                 node.drawn = 0
                 node.parent.children.remove(node)
 

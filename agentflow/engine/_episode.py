@@ -6,7 +6,7 @@ returned as they were, and actions that changed a lost sandbox are replayed befo
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Generic, Literal, Protocol, TypeVar
+from typing import Any, Final, Generic, Literal, Protocol, TypeVar
 
 from msgspec import Struct
 from pydantic import Field
@@ -189,6 +189,9 @@ class EpisodeEngine:
         return await OpenEpisode(task, tools, self.settings, page, actions, self.context).play(self.agent)
 
 
+_NO_REPLY: Final[Reply[Solution]] = Reply()
+
+
 class OpenEpisode:
     """An episode in progress: its task, and every effect of its agent.
 
@@ -248,10 +251,19 @@ class OpenEpisode:
             ending = ended.ending
             await self.close(ending)
         reply = await work.answer()
+        failed = reply.value is None and ending is not Ending.TIME
+        return self.so_far(agent.name, Ending.FAILED if failed else ending, reply)
+
+    def so_far(self, agent: str, ending: Ending, reply: Reply[Solution] = _NO_REPLY) -> Episode:
+        """Return what was done so far as an episode.
+
+        :param agent: kind of the agent.
+        :param reply: its answer.
+        """
         return Episode(
             task=self.task,
-            agent=agent.name,
-            ending=Ending.FAILED if reply.value is None and ending is not Ending.TIME else ending,
+            agent=agent,
+            ending=ending,
             analysis=self.analysis,
             turns=tuple(self.turns),
             solution=reply.value,

@@ -3,12 +3,9 @@
 from collections.abc import Callable, Iterator, Sequence
 from math import inf, log, sqrt
 from statistics import fmean
-from typing import Annotated, Literal, Protocol
-
-from pydantic import Field
+from typing import Protocol
 
 from agentflow.errors import ConfigurationError
-from agentflow.settings import Section, import_object
 from agentflow.trace import Task, Turn
 
 
@@ -30,6 +27,8 @@ class PathNode:
         """Mean negative log-probability of the tokens of the last decision; `None` if the engine reports none."""
         self.value: float | None = None
         """Estimate of the guide, from 0 to 1; `None` without a guide."""
+        self.share = 1
+        """Number of answers that the paths from here stand for."""
         self.drawn = 1
         """Number of equal continuations that were sampled; one of them was run."""
         self.is_open = True
@@ -39,11 +38,10 @@ class PathNode:
 
         self._tried = 0
 
-    def next_positions(self, count: int) -> tuple[int, list[int]]:
-        """Return the positions of further continuations: the first, and the others."""
-        first = self._tried
+    def next_positions(self, count: int) -> list[int]:
+        """Return the positions of further continuations."""
         self._tried += count
-        return first, list(range(first + 1, first + count))
+        return list(range(self._tried - count, self._tried))
 
     @property
     def root(self) -> "PathNode":
@@ -56,10 +54,12 @@ class PathNode:
         for child in self.children:
             yield from child.below()
 
-    @property
-    def ends(self) -> int:
-        """Number of paths of the whole tree that answered or may still answer."""
-        return sum(node.is_answer or (node.is_open and not node.children) for node in self.root.below())
+    def shares(self, count: int) -> list[int]:
+        """Return the numbers of answers that so many continuations stand for."""
+        if self.share < count:
+            return [1] * count
+        share, rest = divmod(self.share, count)
+        return [share + (position < rest) for position in range(count)]
 
 
 class PathSearch(Protocol):
@@ -68,6 +68,11 @@ class PathSearch(Protocol):
     @property
     def width(self) -> int:
         """Maximum number of paths at once, for which sandboxes are reserved."""
+        ...
+
+    @property
+    def share(self) -> int:
+        """Number of answers that the first decision stands for; it is divided among the continuations."""
         ...
 
     @property
@@ -87,30 +92,27 @@ class PathSearch(Protocol):
 
 
 class EveryDecision:
-    """Branches at each decision until there are enough paths, and lets all of them answer. Implements `PathSearch`."""
+    """Makes each decision for all answers that it stands for, at most so many times, and lets all paths answer.
+
+    With as many answers, it draws the same as independent episodes, except that paths part later. Implements `PathSearch`.
+    """
 
     revisits = False
     """A node grows once."""
 
     def __init__(self, width: int, leaves: int, at: Callable[[PathNode], bool] | None = None) -> None:
         """:param at: returns whether a decision may be made several times; `None`: every decision."""
-        self.width = leaves
-        """Maximum number of paths at once."""
+        self.width = self.share = leaves
+        """Number of answers, and maximum number of paths at once."""
         self._most = width
         self._at = at
 
     def choose(self, frontier: Sequence[PathNode]) -> Sequence[tuple[PathNode, int]]:
-        """Return all nodes; those that may branch share the children that are left, the first ones getting more."""
-        counts = [1] * len(frontier)
-        left = self.width - frontier[0].ends
-        may_branch = [
-            position for position, node in enumerate(frontier) if self._at is None or self._at(node)
+        """Return all nodes."""
+        return [
+            (node, min(self._most, node.share) if self._at is None or self._at(node) else 1)
+            for node in frontier
         ]
-        for _ in range(self._most - 1):
-            for position in may_branch[: max(left, 0)]:
-                counts[position] += 1
-                left -= 1
-        return list(zip(frontier, counts, strict=True))
 
 
 class UncertainDecisions:
@@ -122,6 +124,8 @@ class UncertainDecisions:
     def __init__(self, width: int, leaves: int) -> None:
         self.width = leaves
         """Maximum number of paths at once."""
+        self.share = min(width, leaves)
+        """Number of paths that answer first."""
         self._most = width
         self._repeated: set[tuple[int, ...]] = set()
 
@@ -132,8 +136,9 @@ class UncertainDecisions:
         """
         first = [node for node in frontier if not node.children]
         if first:
-            return [(node, min(self._most, self.width) if node.parent is None else 1) for node in first]
-        left = self.width - frontier[0].ends
+            return [(node, self.share if node.parent is None else 1) for node in first]
+        ends = [node for node in frontier[0].root.below() if node.is_answer]
+        left = self.width - sum(node.share for node in ends)
         made = [node for node in frontier if node.parent is not None and node.path not in self._repeated]
         if any(node.children[0].surprise is None for node in made):
             raise ConfigurationError(
@@ -153,6 +158,8 @@ class UncertainDecisions:
 class BestFirst:
     """Continues the path with the best value. Implements `PathSearch`."""
 
+    share = 1
+    """Answers are counted one by one."""
     revisits = False
     """A node grows once."""
 
@@ -173,6 +180,8 @@ class BestFirst:
 class Beam:
     """Continues the best paths of each level. Implements `PathSearch`."""
 
+    share = 1
+    """Answers are counted one by one."""
     revisits = False
     """A node grows once."""
 
@@ -191,6 +200,8 @@ class Beam:
 class TreeSearch:
     """Monte Carlo tree search: continues below the node with the best upper confidence bound. Implements `PathSearch`."""
 
+    share = 1
+    """Answers are counted one by one."""
     revisits = False
     """A node grows once; its children are compared with each other."""
 
@@ -220,44 +231,6 @@ class TreeSearch:
             return inf
         visits = sum(below.value is not None for below in node.below())
         return fmean(values) + self._exploration * sqrt(log(max(visits, 1)) / len(values))
-
-
-class BranchingSettings(Section):
-    """Branching of the episodes of a task. See docs/engine.md."""
-
-    at: str = "every"
-    """Decisions that are made several times: `every`, `uncertain` (those with the least likely tokens), or
-    `module:function`, which returns true for a `PathNode` that may branch."""
-    width: Annotated[int, Field(ge=1)] = 4
-    """Continuations of a decision."""
-    leaves: Annotated[int, Field(ge=1)] = 16
-    """Answers to a task; branching ends when so many paths have answered or may still answer."""
-    search: Literal["all", "best_first", "beam", "mcts"] = "all"
-    """Paths that continue: `all` of them, or those with the best values of the guide."""
-    roles: list[str] | None = None
-    """Roles whose calls are decisions; `None`: those that are trained, or else the planner or the single agent."""
-    merge_duplicates: bool = True
-    """Run equal continuations of a decision once, counted as often as they were sampled."""
-
-    def make_search(self) -> PathSearch:
-        """Return the search of a task.
-
-        :raises ConfigurationError: if `at` names no function.
-        """
-        if self.search == "best_first":
-            return BestFirst(self.width, self.leaves)
-        if self.search == "beam":
-            return Beam(self.width, self.leaves)
-        if self.search == "mcts":
-            return TreeSearch(self.width, self.leaves)
-        if self.at == "uncertain":
-            return UncertainDecisions(self.width, self.leaves)
-        if self.at == "every":
-            return EveryDecision(self.width, self.leaves)
-        may_branch = import_object(self.at)
-        if not callable(may_branch):
-            raise ConfigurationError(f"branching.at: {self.at} is not a function")
-        return EveryDecision(self.width, self.leaves, lambda node: bool(may_branch(node)))
 
 
 def _answers(node: PathNode) -> int:

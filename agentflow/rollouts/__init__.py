@@ -6,7 +6,7 @@ the same names. Benchmarks are in `agentflow.rollouts.benchmarks`, tables of fin
 
 from typing import TYPE_CHECKING
 
-from agentflow.rollouts._config import RolloutConfig, load_rollout_config
+from agentflow.rollouts._config import BranchingSettings, RolloutConfig, load_rollout_config
 from runtimes._lazy import lazy_exports
 
 if TYPE_CHECKING:
@@ -23,6 +23,7 @@ __all__ = [
     "SUMMARY",
     "TRAJECTORIES",
     "Assignment",
+    "BranchingSettings",
     "RolloutConfig",
     "RolloutRun",
     "RolloutStatus",

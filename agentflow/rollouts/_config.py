@@ -10,10 +10,10 @@ from pydantic import BeforeValidator, Field, SecretStr, model_validator
 from agentflow._typeguards import is_list
 from agentflow.errors import ConfigurationError
 from agentflow.runs import CORPUS_TOOLS, USUAL_TOOLS, Prose, RoleModel, RunConfig
-from agentflow.settings import EndpointUrl, load_settings
+from agentflow.settings import EndpointUrl, Section, import_object, load_settings
 
 if TYPE_CHECKING:
-    from agentflow.engine import EpisodeSettings
+    from agentflow.engine import EpisodeSettings, PathSearch
     from agentflow.models import ModelSettings
 
 
@@ -42,6 +42,65 @@ Ids = Annotated[list[str], BeforeValidator(_texts)]
 """Ids of tasks; numbers are accepted."""
 
 
+class BranchingSettings(Section):
+    """Episodes of a task that share their beginnings. See docs/rollout.md."""
+
+    at: str = "every"
+    """Decisions that are made several times: `every`, `uncertain` (those with the least likely tokens), or
+    `module:function`, which returns true for a `PathNode` that may branch."""
+    width: int = Field(default=4, ge=1)
+    """Continuations of a decision."""
+    leaves: int = Field(default=16, ge=1)
+    """Answers to a task; branching ends when so many paths have answered or may still answer."""
+    search: Literal["all", "best_first", "beam", "mcts"] = "all"
+    """Paths that continue: `all` of them, or those with the best values of the guide."""
+    guide: str | None = None
+    """Estimate of a path for `search`: `verifier`, the team's verifier as a judge of progress; or `module:function`, which
+    gets a task, turns and an answer or `None`, and returns a number from 0 to 1."""
+    roles: list[str] | None = None
+    """Roles whose calls are decisions; `None`: those that are trained, or else the planner or the single agent."""
+    merge_duplicates: bool = True
+    """Run equal continuations of a decision once, counted as often as they were sampled."""
+
+    @model_validator(mode="after")
+    def _sensible(self) -> "BranchingSettings":
+        if self.search != "all" and self.guide is None:
+            raise ValueError(f"guide: search={self.search} needs one; set verifier or module:function")
+        if self.search != "all" and self.at != "every":
+            raise ValueError(f"at: search={self.search} makes every decision several times; leave it out")
+        if self.search == "beam" and self.leaves < self.width:
+            raise ValueError("leaves: a beam has at least `width` paths; raise it")
+        return self
+
+    def make_search(self) -> "PathSearch":
+        """Return the search of a task.
+
+        :raises ConfigurationError: if `at` names no function.
+        """
+        from agentflow.engine import (  # loads the sandbox
+            Beam,
+            BestFirst,
+            EveryDecision,
+            TreeSearch,
+            UncertainDecisions,
+        )
+
+        if self.search == "best_first":
+            return BestFirst(self.width, self.leaves)
+        if self.search == "beam":
+            return Beam(self.width, self.leaves)
+        if self.search == "mcts":
+            return TreeSearch(self.width, self.leaves)
+        if self.at == "uncertain":
+            return UncertainDecisions(self.width, self.leaves)
+        if self.at == "every":
+            return EveryDecision(self.width, self.leaves)
+        may_branch = import_object(self.at)
+        if not callable(may_branch):
+            raise ConfigurationError(f"branching.at: {self.at} is not a function")
+        return EveryDecision(self.width, self.leaves, lambda node: bool(may_branch(node)))
+
+
 class RolloutConfig(RunConfig):
     """Settings of a rollout. Constructed directly, it reads neither files nor the environment."""
 
@@ -67,6 +126,8 @@ class RolloutConfig(RunConfig):
     """Ids of the tasks to use; `None`: all."""
     samples: int = Field(default=1, ge=1)
     """Number of independent episodes per task."""
+    branching: BranchingSettings | None = None
+    """Several episodes per task that share their beginnings; `None`: episodes are independent."""
 
     agent: str = "team"
     """`team`: planner, executor, verifier and generator; `single`: one model that calls tools itself; `module:function`: your
@@ -180,12 +241,32 @@ class RolloutConfig(RunConfig):
                 if scoring and getattr(self, name) != _default(name):
                     yield f"{name}: nothing is scored; remove it, or set evaluate_results=true"
         yield from self._tool_problems()
+        yield from self._branching_problems()
         if self.model_tools and self.sandbox_server_url is not None:
             yield f"available_tools: {self.model_tools[0]} runs in this process; remove sandbox_server_url"
         if self.task_ids is not None and not self.task_ids:
             yield "task_ids: names no task; name one, or remove it"
         if (self.episode_cost is not None or self.max_cost is not None) and not self._priced:
             yield "prices: a budget of money needs them; set the cost of a million tokens"
+
+    def _branching_problems(self) -> Iterator[str]:
+        if self.branching is None:
+            return
+        if self.samples > 1:
+            yield "samples: branching.leaves is the number of episodes per task; leave out samples"
+        if self.branching.guide == "verifier" and (self.agent != "team" or self.verify == "merged"):
+            yield "branching.guide: there is no verifier; name a module:function, or set agent=team"
+        known = self._agent_models
+        for role in self.branching.roles or ():
+            if role not in known:
+                yield f"branching.roles: there is no role {role}; choose from {', '.join(known)}"
+
+    @property
+    def branching_roles(self) -> tuple[str, ...]:
+        """Roles before whose calls an episode may branch."""
+        if self.branching is not None and self.branching.roles:
+            return tuple(self.branching.roles)
+        return ("planner",) if self.agent == "team" else (AGENT,)
 
     def _tool_problems(self) -> Iterator[str]:
         if self.tool_model != RoleModel() and not self.model_tools:
@@ -313,6 +394,8 @@ class RolloutConfig(RunConfig):
             identity.pop("abstain", None)
         if self.max_observation_chars == type(self).model_fields["max_observation_chars"].default:
             identity.pop("max_observation_chars", None)
+        if self.branching is None:
+            identity.pop("branching", None)
         return {**identity, "max_turns": self.turns, "system_prompt": self.instructions}
 
 

@@ -1,7 +1,9 @@
 """Result of a task, and the records of the files."""
 
+from collections.abc import Sequence
+
 import msgspec
-from msgspec import Struct
+from msgspec import UNSET, Struct, UnsetType
 
 from agentflow.engine import fixed_names
 from agentflow.runs import image_record
@@ -9,6 +11,7 @@ from agentflow.scoring import Scored
 from agentflow.trace import (
     ActionOutcome,
     Assessment,
+    Ending,
     Episode,
     Failure,
     Node,
@@ -40,6 +43,26 @@ class TaskResult(Struct, frozen=True, kw_only=True):
     """Score of the answer; `None`: it was not scored."""
     tries: int = 1
     """Number of episodes."""
+    value: float | UnsetType = UNSET
+    """Estimate of the guide that chose between the paths of a branching task; unset: there is none."""
+    paths: tuple["TaskResult", ...] | UnsetType = UNSET
+    """Results of all paths of a branching task, of which this is the chosen one, without its episode; unset: there is one
+    episode."""
+
+    @property
+    def samples(self) -> tuple["TaskResult", ...]:
+        """Results of all paths of a branching task, or this one."""
+        return (self,) if self.paths is UNSET else self.paths
+
+    @property
+    def is_pruned(self) -> bool:
+        """A search gave up this path of a branching task before it answered."""
+        return self.episode is not None and self.episode.ending is Ending.PRUNED
+
+    @property
+    def drawn(self) -> int:
+        """Number of equal episodes that it stands for."""
+        return 1 if self.episode is None else self.episode.drawn
 
     @property
     def answer(self) -> str:
@@ -61,9 +84,13 @@ class TaskResult(Struct, frozen=True, kw_only=True):
         """Confidence of the verifier, from 0 to 1; of two equal ones the shorter episode ranks higher."""
         if self.episode is None or self.episode.failure is not None or not self.answer:
             return 0.0
-        assessment = next((turn.decision.assessment for turn in reversed(self.turns) if turn.decision), None)
-        sure = _TRUST.get(assessment, 0.2) if assessment is not None else 0.5
-        return sure - len(self.turns) / 10_000
+        return confidence(self.turns) - len(self.turns) / 10_000
+
+
+def confidence(turns: Sequence[Turn]) -> float:
+    """Return how sure the verifier was of the last of these turns, from 0 to 1."""
+    assessment = next((turn.decision.assessment for turn in reversed(turns) if turn.decision), None)
+    return _TRUST.get(assessment, 0.2) if assessment is not None else 0.5
 
 
 def task_of(seed: Seed) -> tuple[Task, int]:
@@ -97,6 +124,10 @@ def result_record(result: TaskResult) -> dict[str, object]:
         record["not_judged"] = result.scored.failure
     if task.metadata:
         record["metadata"] = task.metadata
+    if episode is not None and episode.branches is not UNSET:
+        record |= {"path": episode.path, "drawn": episode.drawn}
+        if result.value is not UNSET:
+            record["value"] = result.value
     return record
 
 
@@ -153,6 +184,7 @@ def trajectory_record(result: TaskResult) -> dict[str, object]:
         "solution": episode.solution,
         "exchanges": exchanges,
         "diverged": episode.diverged,
+        **({} if episode.branches is UNSET else {"branches": episode.branches}),
     }
 
 

@@ -1,20 +1,30 @@
 """A rollout run: episodes for tasks, scores, files written from the journal."""
 
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TypeVar
+from typing import TypeVar, cast
 
 import msgspec
+from msgspec import UNSET
 
 from agentflow.actors import ChildSpec, Restart
-from agentflow.engine import EngineContext, EpisodeAgent, EpisodeEngine
+from agentflow.engine import (
+    BranchingEngine,
+    BranchSandboxes,
+    EngineContext,
+    EpisodeAgent,
+    EpisodeEngine,
+    Guide,
+    Leaf,
+)
 from agentflow.errors import ConfigurationError, RunStopped, StopCause, WorkPostponed, error_line
 from agentflow.journal import NewSeed, Page, Run
-from agentflow.models import Call, Completion, Model
+from agentflow.models import Call, Completion, Model, Prices
 from agentflow.rollouts._config import AGENT, JUDGE, RolloutConfig
-from agentflow.rollouts._result import TaskResult, task_of
+from agentflow.rollouts._result import TaskResult, confidence, task_of
 from agentflow.rollouts._summary import ResultLines, RolloutSummary, SummaryBuilder, write_files
 from agentflow.rollouts._tasks import Assignment
 from agentflow.runs import (
@@ -37,12 +47,12 @@ from agentflow.runs import (
     unused_arguments,
 )
 from agentflow.sandbox import Backend, Sandbox, SandboxSettings
-from agentflow.scoring import Metric, Scored, ScoreGuard, make_metric, needs_judge
+from agentflow.scoring import Metric, Scored, ScoreGuard, majority, make_metric, needs_judge
 from agentflow.settings import import_object
 from agentflow.tasks import TaskVerifiers, open_task_verifiers, scored_verdict
 from agentflow.team import ROLES, Team, TeamAgent, make_agent, model_tools
 from agentflow.telemetry import get_logger, record_score
-from agentflow.trace import Ending, Episode, Failure, Seed, Task
+from agentflow.trace import Ending, Episode, Failure, Seed, Task, Turn
 
 
 class RolloutStatus(RunStatus, frozen=True, kw_only=True):
@@ -110,8 +120,8 @@ logger = get_logger(__name__)
 T = TypeVar("T")
 
 
-Solver = Callable[[Task, Sandbox, Page], Awaitable[Episode]]
-"""Works on a task in a sandbox; effects recorded on the page are not repeated."""
+Solver = Callable[[Task, Page], Awaitable[Sequence[Leaf]]]
+"""Works on a task; returns the end of each path. Effects recorded on the page are not repeated."""
 
 
 Report = Callable[[TaskResult], Awaitable[None]]
@@ -205,6 +215,9 @@ class RolloutRun(SupervisedRun[RolloutConfig, RolloutProgress]):
         """Check models, agent and metric before anything is begun."""
         if ":" in self.config.agent:
             import_object(self.config.agent)
+        if self.config.branching is not None:
+            self.config.branching.make_search()
+            _guide(self.config.branching.guide)
         if self.config.offline and self.config.agent == "single":
             raise ConfigurationError("agent: a single agent needs a model; set model_name, or agent=team")
         if self.config.offline and self.config.model_tools:
@@ -240,29 +253,37 @@ class RolloutRun(SupervisedRun[RolloutConfig, RolloutProgress]):
             late.engine = models[late.role]
         metric = self._make_metric(assignment, models.get(JUDGE)) if self.config.evaluate_results else None
         verifiers = await self._open_verifiers(sandbox, assignment)
-        engine = await self._open_engine(run, models, abstain=assignment.abstain)
-
-        async def solve(task: Task, sandbox: Sandbox, page: Page) -> Episode:
-            return await verifiers.run(task, sandbox, page, engine.solve)
-
-        sandboxes = SandboxPool(
-            sandbox,
-            self.chosen.tools,
-            most=self.config.max_sandboxes,
-            ahead=min(self.config.workers, MAX_AHEAD),
-            wanted=self._progress.seeds - self._progress.done,
-        )
-        spec = ChildSpec(id="sandboxes", start=lambda: sandboxes, restart=Restart.TRANSIENT, shutdown=30)
-        await start_child(self._supervisor, spec)
+        agent = await self._open_agent(run, models)
+        settings = self.config.episode.model_copy(update={"abstain": assignment.abstain})
+        context = EngineContext(prices=self._agent_prices, gate=self._gate.run)
+        if self.config.branching is None:
+            engine = EpisodeEngine(agent=agent, tools=self.chosen.tools, settings=settings, context=context)
+            solve = _solve_alone(engine, await self._open_sandboxes(sandbox), verifiers)
+        else:
+            tree = BranchingEngine(
+                agents=lambda path: nullcontext(agent),
+                roles=self.config.branching_roles,
+                tools=self.chosen.tools,
+                settings=settings,
+                sandboxes=BranchSandboxes(
+                    sandbox, self.chosen.tools, max_sandboxes=self.config.max_sandboxes
+                ),
+                search=self.config.branching.make_search,
+                merge_duplicates=self.config.branching.merge_duplicates,
+                guide=_guide(self.config.branching.guide),
+                context=context,
+            )
+            solve = _solve_branching(tree, verifiers)
 
         async def report(result: TaskResult) -> None:
             self._progress.count(result)
-            await lines.add(result)
+            for sample in result.samples:
+                await lines.add(sample)
 
         guard = ScoreGuard(assignment.metric)
         guard.works = metric is not None and await _was_scored(run)
         answers = self._answer_guard()
-        worker = TaskWorker(run, solve, sandboxes, metric, self.config, report, guard, self._gate, answers)
+        worker = TaskWorker(run, solve, metric, self.config, report, guard, self._gate, answers)
         await self._schedule(run, worker, concurrency=self.config.workers)
 
     async def _open_verifiers(self, sandbox: Sandbox, assignment: Assignment) -> TaskVerifiers:
@@ -277,19 +298,31 @@ class RolloutRun(SupervisedRun[RolloutConfig, RolloutProgress]):
         )
         return await open_supervised(self._supervisor, "task verifiers", opens)
 
-    async def _open_engine(self, run: Run, models: dict[str, Model], *, abstain: bool) -> EpisodeEngine:
-        """Return the engine with the agent that works on the tasks."""
-        prices = prices_of(self.config.models)
+    async def _open_sandboxes(self, sandbox: Sandbox) -> SandboxPool:
+        sandboxes = SandboxPool(
+            sandbox,
+            self.chosen.tools,
+            most=self.config.max_sandboxes,
+            ahead=min(self.config.workers, MAX_AHEAD),
+            wanted=self._progress.seeds - self._progress.done,
+        )
+        spec = ChildSpec(id="sandboxes", start=lambda: sandboxes, restart=Restart.TRANSIENT, shutdown=30)
+        await start_child(self._supervisor, spec)
+        return sandboxes
+
+    async def _open_agent(self, run: Run, models: dict[str, Model]) -> EpisodeAgent:
+        """Return the agent that works on the tasks."""
         if self.config.agent == "team":
-            agent: EpisodeAgent = TeamAgent(await self._open_team(run, models))
-        else:
-            agent = make_agent(self.config.agent, models[AGENT], run.blobs)
-            prices = {role: prices[role] for role in prices.keys() & {AGENT}}
-        return EpisodeEngine(
-            agent=agent,
-            tools=self.chosen.tools,
-            settings=self.config.episode.model_copy(update={"abstain": abstain}),
-            context=EngineContext(prices=prices, gate=self._gate.run),
+            return TeamAgent(await self._open_team(run, models))
+        return make_agent(self.config.agent, models[AGENT], run.blobs)
+
+    @property
+    def _agent_prices(self) -> Mapping[str, Prices]:
+        prices = prices_of(self.config.models)
+        return (
+            prices
+            if self.config.agent == "team"
+            else {role: prices[role] for role in prices.keys() & {AGENT}}
         )
 
     async def _open_team(self, run: Run, models: dict[str, Model]) -> Team:
@@ -318,9 +351,60 @@ def _seeds(assignment: Assignment) -> Sequence[NewSeed]:
     ]
 
 
+def _solve_alone(engine: EpisodeEngine, sandboxes: SandboxPool, verifiers: TaskVerifiers) -> Solver:
+    """Return what works on a task in one episode."""
+
+    async def solve(task: Task, page: Page) -> Sequence[Leaf]:
+        async with sandboxes.fresh() as sandbox:
+            episode = await verifiers.run(task, sandbox, page, engine.solve)
+        return [Leaf(path=(), episode=episode, failure=episode.failure)]
+
+    return solve
+
+
+def _solve_branching(engine: BranchingEngine, verifiers: TaskVerifiers) -> Solver:
+    """Return what works on a task along several paths."""
+
+    async def solve(task: Task, page: Page) -> Sequence[Leaf]:
+        return await engine.solve(task, page, prepare=verifiers.prepares(task), finish=verifiers.verify)
+
+    return solve
+
+
+def _guide(name: str | None) -> Guide | None:
+    if name is None:
+        return None
+    if name == "verifier":
+        return trust_verifier
+    guide = import_object(name)
+    if not callable(guide):
+        raise ConfigurationError(f"branching.guide: {name} is not a function")
+    return cast("Guide", guide)
+
+
+async def trust_verifier(task: Task, turns: Sequence[Turn], answer: str | None) -> float:
+    """Return how sure the team's verifier is that the results so far suffice."""
+    return confidence(turns)
+
+
 async def _results(run: Run) -> AsyncGenerator[TaskResult]:
+    """Yield all results: of a branching task, those of its paths."""
     async for _, result in run.results(TaskResult):
-        yield result
+        for sample in result.samples:
+            yield sample
+
+
+def chosen_path(results: Sequence[TaskResult]) -> TaskResult:
+    """Return the result with the answer of a branching task: that with the best value, or else the most frequent answer."""
+    answered = [result for result in results if result.failure is None and not result.is_pruned]
+    if not answered:
+        return results[0]
+    valued = [result for result in answered if result.value is not UNSET]
+    if valued:
+        return max(valued, key=lambda result: (result.value, -result.sample))
+    drawn = [result for result in answered for _ in range(result.drawn)]
+    index = majority([result.answer or None for result in drawn])
+    return answered[0] if index is None else drawn[index]
 
 
 def _failed_in_passing(result: TaskResult) -> bool:
@@ -375,9 +459,7 @@ class TaskWorker:
     run: Run
     """Run in the journal."""
     solve: Solver
-    """Runs an episode."""
-    sandboxes: SandboxPool
-    """Sandboxes of the episodes."""
+    """Runs the episodes of a task."""
     metric: Metric | None
     """Metric of the answers; `None`: they are not scored."""
     config: RolloutConfig
@@ -403,20 +485,46 @@ class TaskWorker:
         return msgspec.json.encode(result)
 
     async def _result(self, task: Task, sample: int, page: Page) -> tuple[TaskResult, RoleReplies]:
-        """Return the result of a task with the replies of the models; the answer is scored if each role has a usable one."""
-        episode, failure, tries = await self._answered(task, page)
+        """Return the result of a task with the replies of the models; answers are scored if each role has a usable one."""
+        leaves, tries = await self._answered(task, page)
         replies = RoleReplies()
-        for exchange in () if episode is None else episode.exchanges:
-            replies.add(exchange.role, exchange.failure)
-        scored: Scored | None = None
-        if self.metric is not None and replies.unanswered is None:
-            scored = Scored(0.0) if failure is not None else await self._score(episode, task, page)
-            if scored.failure is None:
+        for episode in (leaf.episode for leaf in leaves if leaf.episode is not None):
+            for exchange in episode.exchanges:
+                replies.add(exchange.role, exchange.failure)
+        is_scored = self.metric is not None and replies.unanswered is None
+        scores = await self._scores(leaves, task, page) if is_scored else [None] * len(leaves)
+        results = [
+            TaskResult(
+                task=task,
+                sample=sample + position,
+                episode=leaf.episode,
+                failure=leaf.failure,
+                scored=scored,
+                tries=tries,
+                value=UNSET if leaf.value is None else leaf.value,
+            )
+            for position, (leaf, scored) in enumerate(zip(leaves, scores, strict=True))
+        ]
+        if self.config.branching is None:
+            return results[0], replies
+        chosen = chosen_path(results)
+        return msgspec.structs.replace(chosen, sample=sample, episode=None, paths=tuple(results)), replies
+
+    async def _scores(self, leaves: Sequence[Leaf], task: Task, page: Page) -> list[Scored | None]:
+        """Score the answer of each path; a path that was given up has none."""
+        assert self.metric is not None, "only answers are scored"
+        scores: list[Scored | None] = []
+        for leaf in leaves:
+            scored: Scored | None = None
+            if leaf.failure is not None:
+                scored = Scored(0.0)
+            elif leaf.episode is not None and leaf.episode.ending is not Ending.PRUNED:
+                key = "/".join(["score", *map(str, leaf.path)])
+                scored = await self._score(leaf.episode, task, page, key)
+            if scored is not None and scored.failure is None:
                 record_score(self.metric.name, scored.score)
-        result = TaskResult(
-            task=task, sample=sample, episode=episode, failure=failure, scored=scored, tries=tries
-        )
-        return result, replies
+            scores.append(scored)
+        return scores
 
     def give_up(self, seed: Seed, error: Exception) -> bytes:
         """Return the result of a task whose work crashed outside its episodes."""
@@ -426,29 +534,26 @@ class TaskWorker:
             TaskResult(task=task, sample=sample, failure=Failure(CRASHED, error_line(error)), scored=scored)
         )
 
-    async def _answered(self, task: Task, page: Page) -> tuple[Episode | None, Failure | None, int]:
-        """Return the first episode with an answer, else the last one; the failure, and the number of tries."""
-        tried, (episode, failure) = 1, await self._try(task, page, 1)
-        while failure is not None and tried <= self.config.max_retries:
+    async def _answered(self, task: Task, page: Page) -> tuple[Sequence[Leaf], int]:
+        """Return the paths of the first try with an answer, else those of the last one; and the number of tries."""
+        tried, leaves = 1, await self._try(task, page, 1)
+        while all(leaf.failure is not None for leaf in leaves) and tried <= self.config.max_retries:
             tried += 1
-            episode, failure = await self._try(task, page, tried)
-        return episode, failure, tried
+            leaves = await self._try(task, page, tried)
+        return leaves, tried
 
-    async def _try(self, task: Task, page: Page, tried: int) -> tuple[Episode | None, Failure | None]:
+    async def _try(self, task: Task, page: Page, tried: int) -> Sequence[Leaf]:
         crash = page.recall(f"{CRASHED}/{tried}", Failure)
-        if crash is not None:
-            return None, crash
-        try:
-            async with self.sandboxes.fresh() as sandbox:
-                episode = await self.solve(task, sandbox, page.section(f"try{tried}"))
-        except (RunStopped, ConfigurationError):
-            raise
-        except Exception as error:  # boundary: a task whose episode crashes is data
-            logger.exception("episode crashed", task=task.id, tried=tried)
-            crash = Failure(CRASHED, error_line(error))
-            await page.record(f"{CRASHED}/{tried}", crash)
-            return None, crash
-        return episode, episode.failure
+        if crash is None:
+            try:
+                return await self.solve(task, page.section(f"try{tried}"))
+            except (RunStopped, ConfigurationError):
+                raise
+            except Exception as error:  # boundary: a task whose episode crashes is data
+                logger.exception("episode crashed", task=task.id, tried=tried)
+                crash = Failure(CRASHED, error_line(error))
+                await page.record(f"{CRASHED}/{tried}", crash)
+        return [Leaf(path=(), failure=crash)]
 
     async def _scored(self, episode: Episode, task: Task) -> Scored:
         """Return the verdict of the task's own verifier as a score, or else score the answer."""
@@ -457,13 +562,12 @@ class TaskWorker:
             return scored_verdict(episode.verdict)
         return await self.gate.run(self.metric.score, episode.answer, task)
 
-    async def _score(self, episode: Episode | None, task: Task, page: Page) -> Scored:
-        """Score the answer.
+    async def _score(self, episode: Episode, task: Task, page: Page, key: str) -> Scored:
+        """Score an answer.
 
         :raises WorkPostponed: if no answer of the run could be scored so far.
         """
-        assert self.metric is not None and episode is not None, "only answers are scored"
-        scored = page.recall("score", Scored)
+        scored = page.recall(key, Scored)
         if scored is None:
             try:
                 scored = await self._scored(episode, task)
@@ -474,5 +578,5 @@ class TaskWorker:
                 scored = Scored(0.0, failure=Failure(CRASHED, error_line(error)))
             if problem := self.guard.check(scored, task.id):
                 raise WorkPostponed(StopCause.SCORING, problem)
-            await page.note("score", scored)
+            await page.note(key, scored)
         return scored

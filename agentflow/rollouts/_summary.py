@@ -9,7 +9,7 @@ from typing import Final, Literal
 import anyio
 import anyio.to_thread
 import msgspec
-from msgspec import Struct, field
+from msgspec import UNSET, Struct, UnsetType, field, structs
 
 from agentflow._private_files import open_private
 from agentflow._typeguards import is_object
@@ -23,10 +23,11 @@ from agentflow.runs import (
     ExportedImages,
     cost_by_role,
     prices_as_of,
+    prices_of,
     report_disk_errors,
 )
 from agentflow.scoring import Interval, Scored, best_of, chosen_option, majority, pass_at, summarise
-from agentflow.trace import Failure, Usage
+from agentflow.trace import BranchPoint, Exchange, Failure, Turn, Usage
 
 _NAMED_FAILURES = 20
 _PERFECT = 0.99
@@ -64,6 +65,41 @@ class FailedTask(Struct, frozen=True):
     """Number of the sample, from 0."""
     why: str
     """Reason."""
+
+
+class EpisodeCosts(Struct, frozen=True):
+    """What episodes took."""
+
+    sampled_tokens: int = 0
+    """Tokens that models generated."""
+    prompt_tokens: int = 0
+    """Tokens of prompts."""
+    tool_calls: int = 0
+    """Tool calls."""
+    cost: float = 0.0
+    """Cost, of models with prices."""
+
+    def __add__(self, other: "EpisodeCosts") -> "EpisodeCosts":
+        return EpisodeCosts(*map(sum, zip(structs.astuple(self), structs.astuple(other), strict=True)))
+
+
+class BranchingSummary(Struct, frozen=True):
+    """Episodes that share their beginnings, next to as many independent ones."""
+
+    paths: float
+    """Paths per task, with those that were given up."""
+    answers: float
+    """Answers per task, equal ones counted as often as they were drawn."""
+    pruned: int
+    """Paths that the search gave up."""
+    forks: dict[str, int]
+    """Branches by how the state of their tools was copied."""
+    replays: dict[str, int]
+    """Reasons for replays instead of forks, with their number."""
+    used: EpisodeCosts
+    """What the paths took together: shared parts count once."""
+    independent: EpisodeCosts
+    """What the same answers take as independent episodes."""
 
 
 class RolloutSummary(Struct, frozen=True, kw_only=True):
@@ -139,6 +175,8 @@ class RolloutSummary(Struct, frozen=True, kw_only=True):
     """Share of tool calls that failed."""
     wall_seconds: float
     """Seconds that this process took."""
+    branching: BranchingSummary | UnsetType = UNSET
+    """What the shared beginnings of episodes saved; unset: episodes were independent."""
 
     def _repr_html_(self) -> str:
         from agentflow.rollouts.analysis import summary_card  # it shows summaries, and knows this class
@@ -177,9 +215,14 @@ class SummaryBuilder:
         self._tool_errors: Counter[str] = Counter()
         self._turns: list[float] = []
         self._seconds: list[float] = []
+        self._paths = BranchCounter(config) if config.branching is not None else None
 
     def add(self, result: TaskResult) -> None:
         """Count a result."""
+        if self._paths is not None:
+            self._paths.add(result)
+            if result.is_pruned:
+                return
         self._tasks.setdefault(result.task.id, []).append(_mark(result))
         if result.failure is not None:
             self._failures[result.failure.kind] += 1
@@ -206,7 +249,7 @@ class SummaryBuilder:
         marks = [mark for task in self._tasks.values() for mark in task]
         scored = summarise([_of_task(task) for task in self._tasks.values()])
         evaluated = config.evaluate_results and scored.unjudged < scored.tasks
-        several = evaluated and self._assignment.samples > 1
+        several = evaluated and (self._assignment.samples > 1 or self._paths is not None)
         calls, errors = sum(self._tool_calls.values()), sum(self._tool_errors.values())
         return RolloutSummary(
             benchmark=self._assignment.name,
@@ -247,14 +290,27 @@ class SummaryBuilder:
             },
             tool_error_rate=errors / calls if calls else 0.0,
             wall_seconds=self._wall_seconds,
+            branching=UNSET if self._paths is None else self._paths.summary(len(self._tasks)),
         )
 
     def _pass_at(self) -> dict[str, float]:
-        samples = self._assignment.samples
-        whole = [task for task in self._tasks.values() if len(task) == samples]
+        """Return pass@k of tasks with all samples. Of a branching task, all answers count, as often as they were drawn."""
+        branching = self._config.branching
+        samples = self._assignment.samples if branching is None else branching.leaves
+        drawn = {id: sum(mark.drawn for mark in task) for id, task in self._tasks.items()}
+        whole = [
+            (task, drawn[id])
+            for id, task in self._tasks.items()
+            if branching is not None or drawn[id] == samples
+        ]
         return {
             str(k): _mean(
-                [pass_at(k, right=sum(mark.right for mark in task), samples=samples) for task in whole]
+                [
+                    pass_at(
+                        min(k, count), right=sum(mark.drawn for mark in task if mark.right), samples=count
+                    )
+                    for task, count in whole
+                ]
             )
             for k in range(1, samples + 1)
             if whole
@@ -263,6 +319,82 @@ class SummaryBuilder:
     def _mean_of(self, choose: "_Choice") -> float:
         chosen = [(task, choose(task)) for task in self._tasks.values()]
         return _mean([0.0 if index is None else task[index].score for task, index in chosen])
+
+
+class BranchCounter:
+    """Counts what the paths of branching tasks share."""
+
+    def __init__(self, config: RolloutConfig) -> None:
+        self._prices = prices_of(config.models)
+        self._used = EpisodeCosts()
+        self._independent = EpisodeCosts()
+        self._seen: set[tuple[str, tuple[int, ...]]] = set()
+        self._paths = self._answers = self._pruned = 0
+        self._forks: Counter[str] = Counter()
+        self._replays: Counter[str] = Counter()
+
+    def add(self, result: TaskResult) -> None:
+        """Count a path."""
+        self._paths += 1
+        self._pruned += result.is_pruned
+        episode = result.episode
+        if episode is None or episode.branches is UNSET:
+            return
+        points = episode.branches
+        ends = [(point.calls, point.turns) for point in points] + [
+            (len(episode.exchanges), len(episode.turns))
+        ]
+        calls = turns = 0
+        whole = EpisodeCosts()
+        for depth, (calls_end, turns_end) in enumerate(ends):
+            part = self._costs(episode.exchanges[calls:calls_end], episode.turns[turns:turns_end])
+            whole += part
+            node = (result.task.id, episode.path[:depth])
+            if node not in self._seen:
+                self._seen.add(node)
+                self._used += part
+                if depth:
+                    self._count_branch(points[depth - 1])
+                    for _ in range(points[depth - 1].drawn - 1):
+                        # Equal continuations were sampled, too, before they were merged.
+                        self._used += self._costs(episode.exchanges[calls : calls + 1], ())
+            calls, turns = calls_end, turns_end
+        if not result.is_pruned:
+            self._answers += result.drawn
+            for _ in range(result.drawn):
+                self._independent += whole
+
+    def _count_branch(self, point: BranchPoint) -> None:
+        self._forks[point.isolation] += 1
+        if point.reason:
+            self._replays[point.reason] += 1
+
+    def _costs(self, exchanges: Sequence[Exchange], turns: Sequence[Turn]) -> EpisodeCosts:
+        return EpisodeCosts(
+            sampled_tokens=sum(exchange.usage.completion_tokens for exchange in exchanges),
+            prompt_tokens=sum(exchange.usage.prompt_tokens for exchange in exchanges),
+            tool_calls=sum(turn.action is not None for turn in turns),
+            cost=sum(
+                self._prices[exchange.role].cost(exchange.usage)
+                for exchange in exchanges
+                if exchange.role in self._prices
+            ),
+        )
+
+    def summary(self, tasks: int) -> BranchingSummary:
+        """Return the summary.
+
+        :param tasks: number of tasks.
+        """
+        return BranchingSummary(
+            paths=self._paths / max(tasks, 1),
+            answers=self._answers / max(tasks, 1),
+            pruned=self._pruned,
+            forks=dict(sorted(self._forks.items())),
+            replays=dict(sorted(self._replays.items())),
+            used=self._used,
+            independent=self._independent,
+        )
 
 
 class _Mark(Struct, frozen=True):
@@ -274,6 +406,8 @@ class _Mark(Struct, frozen=True):
     failed: bool
     unjudged: bool
     weight: float
+    drawn: int = 1
+    value: float | None = None
 
     @property
     def right(self) -> bool:
@@ -292,6 +426,8 @@ def _mark(result: TaskResult) -> _Mark:
         failed=result.failure is not None,
         unjudged=scored is not None and scored.failure is not None,
         weight=1.0 if scored is None else scored.weight,
+        drawn=result.drawn,
+        value=None if result.value is UNSET else result.value,
     )
 
 
@@ -303,7 +439,12 @@ def _comparable(result: TaskResult) -> str:
 
 
 def _by_majority(task: Sequence[_Mark]) -> int | None:
-    return majority([mark.answer for mark in task])
+    index = majority([mark.answer for mark in task for _ in range(mark.drawn)])
+    return (
+        None
+        if index is None
+        else [place for place, mark in enumerate(task) for _ in range(mark.drawn)][index]
+    )
 
 
 def _by_verifier(task: Sequence[_Mark]) -> int | None:
@@ -311,13 +452,17 @@ def _by_verifier(task: Sequence[_Mark]) -> int | None:
 
 
 def _of_task(task: Sequence[_Mark]) -> Scored | None:
-    """Return the score of a task: the mean of its samples."""
+    """Return the score of a task: the mean of its samples, or that of the path with the best value."""
     judged = [mark for mark in task if not mark.unjudged]
+    valued = [mark for mark in judged if mark.value is not None]
+    if valued:
+        judged = [max(valued, key=lambda mark: mark.value or 0.0)]
     if not judged:
         return Scored(0.0, failure=_UNJUDGED)
     if all(mark.failed for mark in judged):
         return None
-    return Scored(_mean([mark.score for mark in judged]), weight=_mean([mark.weight for mark in judged]))
+    scores = [mark.score for mark in judged for _ in range(mark.drawn)]
+    return Scored(_mean(scores), weight=_mean([mark.weight for mark in judged]))
 
 
 def _mean(values: Sequence[float]) -> float:

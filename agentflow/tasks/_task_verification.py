@@ -147,22 +147,35 @@ class TaskVerifiers:
 
         :raises ToolFailure: if the initial state can't be reached.
         """
-        verifiable = verifiable_task(task) if self._kinds else None
-        if verifiable is None:
-            return await solve(task, sandbox, page, None)
-        kind = self._kinds[verifiable.kind]
-        resumed = any(True for _ in page.keys())  # noqa: SIM118 - a page is no mapping
-        prepare = partial(kind.prepare, verifiable) if isinstance(kind, StateVerifier) else None
+        prepare = self.prepares(task)
         if prepare is not None and VERDICT not in page:
             await prepare(sandbox)
+        resumed = any(True for _ in page.keys())  # noqa: SIM118 - a page is no mapping
         episode = await solve(task, sandbox, page, prepare)
+        return await self.verify(episode, None if resumed else sandbox, page)
+
+    def prepares(self, task: Task) -> Prepare | None:
+        """Return what brings a sandbox into the initial state of a task; `None` if it has none of its own."""
+        verifiable = verifiable_task(task) if self._kinds else None
+        kind = None if verifiable is None else self._kinds[verifiable.kind]
+        return partial(kind.prepare, verifiable) if verifiable and isinstance(kind, StateVerifier) else None
+
+    async def verify(self, episode: Episode, sandbox: Sandbox | None, page: Page) -> Episode:
+        """Return an episode with its verdict, if its task has a verifier. The verdict is recorded on the page, unless the
+        verifier failed.
+
+        :param sandbox: its sandbox; `None`: its actions are repeated in another one.
+        """
+        verifiable = verifiable_task(episode.task) if self._kinds else None
+        if verifiable is None:
+            return episode
+        kind = self._kinds[verifiable.kind]
         attempt = TaskAttempt(name=AGENT, answer=episode.answer)
-        if prepare is not None:
+        if isinstance(kind, StateVerifier):
             attempt = replace(attempt, actions=_actions(episode))
-        session = None if resumed else sandbox
         verdict = page.recall(VERDICT, TaskVerdict)
         if verdict is None:
-            verdict = await kind.verify(verifiable, attempt, session)
+            verdict = await kind.verify(verifiable, attempt, sandbox)
             # A verifier that could not work may work later.
             if not verdict.error:
                 await page.record(VERDICT, verdict)

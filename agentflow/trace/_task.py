@@ -5,7 +5,6 @@ An episode is its exchanges in order: they contain everything that was asked and
 
 from collections import Counter
 from enum import StrEnum
-from math import prod
 from typing import Any, Generic
 
 from msgspec import UNSET, Struct, UnsetType, field
@@ -388,6 +387,8 @@ class Ending(StrEnum):
     """A single agent answered."""
     FAILED = "failed"
     """A role failed."""
+    PRUNED = "pruned"
+    """A search preferred other paths; there is no answer."""
 
 
 class Exchange(Struct, frozen=True, kw_only=True):
@@ -432,6 +433,8 @@ class BranchPoint(Struct, frozen=True, omit_defaults=True):
     """Number of turns before the point."""
     calls: int
     """Number of model calls before the point."""
+    share: int = 1
+    """Number of answers that the paths from here stand for."""
     drawn: int = 1
     """Number of equal continuations that were sampled; one of them was run."""
     isolation: Isolation = Isolation.SHARED
@@ -476,7 +479,7 @@ class Episode(Struct, frozen=True, kw_only=True):
     @property
     def drawn(self) -> int:
         """Number of equal episodes that it stands for, because equal continuations were run once."""
-        return 1 if self.branches is UNSET else prod(point.drawn for point in self.branches)
+        return self.branches[-1].share if self.branches else 1
 
     @property
     def answer(self) -> str:

@@ -10,7 +10,6 @@ from msgspec.structs import replace
 
 from agentflow.engine import (
     BranchingEngine,
-    BranchingSettings,
     BranchSandboxes,
     EpisodeAgent,
     EpisodeSettings,
@@ -20,6 +19,7 @@ from agentflow.engine import (
 )
 from agentflow.errors import CannotFork, ConfigurationError, ErrorKind, RunStopped, StopCause
 from agentflow.models import Call, Completion, Model, ToolCall
+from agentflow.rollouts import BranchingSettings
 from agentflow.sandbox import Backend, Sandbox, Session
 from agentflow.team import ToolAgent
 from agentflow.trace import (
@@ -180,7 +180,8 @@ async def test_each_decision_is_made_several_times_until_there_are_enough_paths(
     assert answers(leaves) == ["0aa", "0ab", "0ba", "0bb"]
     # The first decision is always the same, so it is run once.
     assert [leaf.path for leaf in leaves] == [(0, 0, 0, 0), (0, 0, 1, 0), (0, 1, 0, 0), (0, 1, 1, 0)]
-    assert [leaf.episode.drawn for leaf in leaves if leaf.episode] == [2, 2, 2, 2]
+    assert [(point(leaf, 0).drawn, point(leaf, 0).share) for leaf in leaves] == [(2, 4)] * 4
+    assert [leaf.episode.drawn for leaf in leaves if leaf.episode] == [1, 1, 1, 1]
     # Independent episodes ask 16 times.
     assert len(model.asked) == 2 + 2 + 4 + 4
     ends = [[turn.result for turn in leaf.episode.turns] for leaf in leaves if leaf.episode]
@@ -360,9 +361,13 @@ async def test_guided_searches_continue_the_paths_with_the_best_values(
     search: Literal["best_first", "beam", "mcts"], expected: Sequence[str]
 ) -> None:
     model = Chooser(write_letters)
-    async with branching(model, BranchingSettings(search=search, width=2, leaves=2), guide=likes_b) as engine:
+    async with branching(
+        model, BranchingSettings(search=search, guide="tests:likes_b", width=2, leaves=2), guide=likes_b
+    ) as engine:
         leaves = await engine.solve(TASK, page_over({}))
-    assert answers(leaves) == expected
-    assert [leaf.value for leaf in leaves][-1] == 0.6
+    assert [answer for answer in answers(leaves) if answer] == expected
+    # Paths that were given up are there, without an answer.
+    assert {leaf.episode.ending for leaf in leaves if leaf.episode} == {Ending.ANSWERED, Ending.PRUNED}
+    assert leaves[-1].value == 0.6
     # Fewer questions than for all eight paths.
     assert len(model.asked) <= 12

@@ -26,7 +26,7 @@ DEFAULTS: dict[str, object] = {
 """The documented fields with their documented defaults."""
 
 OTHERWISE: dict[str, object] = {
-    "data_path": "mine.jsonl", "imports": ["json"], "benchmark_name": "gpqa", "number_of_tasks": 7, "task_ids": ["a", "b"], "samples": 3,
+    "data_path": "mine.jsonl", "imports": ["json"], "benchmark_name": "gpqa", "number_of_tasks": 7, "task_ids": ["a", "b"], "samples": 3, "branching": {"width": 2},
     "agent": "single", "verify": "merged", "max_turns": 4, "max_retries": 1, "max_workers": 5, "parallel": True,
     "abstain": False, "short_prompts": True, "system_prompt": "dig", "system_prompt_file": "prompt.md", "episode_seconds": 9.0, "episode_tokens": 99,
     "episode_cost": 0.5, "memory_chars": 2000, "max_observation_chars": 700, "analyst_model": {"temperature": 0.5},

@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from agentflow.actors import ChildSpec, Restart, Supervisor
+from agentflow.engine import Leaf
 from agentflow.errors import ToolFailure
 from agentflow.journal import NewSeed, Page, Run, open_journal
 from agentflow.rollouts import RolloutConfig
@@ -39,19 +40,13 @@ async def working(
     async def ignore(result: TaskResult) -> None: ...
 
     config = RolloutConfig(max_retries=max_retries)
-    async with (
-        open_journal(f"sqlite:///{folder / 'journal.db'}") as journal,
-        Sandbox(backends=["rag"]) as base,
-    ):
+    async with open_journal(f"sqlite:///{folder / 'journal.db'}") as journal:
         run = await journal.open_run("test", {})
         (seed,) = await run.add_seeds(
             [NewSeed("Who?", {"task": msgspec.to_builtins(TASK), "sample": 0}, "q")]
         )
-        sandboxes = SandboxPool(base, [], most=4, ahead=1, wanted=1)
         yield (
-            TaskWorker(
-                run, solve, sandboxes, make_metric("exact_match"), config, ignore, ScoreGuard("exact_match")
-            ),
+            TaskWorker(run, solve, make_metric("exact_match"), config, ignore, ScoreGuard("exact_match")),
             seed,
             run,
         )
@@ -63,7 +58,7 @@ async def test_a_failed_episode_is_retried_and_recorded_tries_are_not_repeated(
 ) -> None:
     tries: list[str] = []
 
-    async def solve(task: Task, sandbox: Sandbox, page: Page) -> Episode:
+    async def solve(task: Task, page: Page) -> list[Leaf]:
         async def once() -> str:
             tries.append(f"try {len(tries) + 1}")
             return tries[-1]
@@ -71,7 +66,8 @@ async def test_a_failed_episode_is_retried_and_recorded_tries_are_not_repeated(
         said = await page.once("said", str, once)
         if said == "try 1":
             raise ZeroDivisionError("by zero")
-        return episode(failure=Failure("timeout", "late")) if said == "try 2" else episode("Ada")
+        done = episode(failure=Failure("timeout", "late")) if said == "try 2" else episode("Ada")
+        return [Leaf(path=(), episode=done, failure=done.failure)]
 
     async with working(tmp_path, solve) as (worker, seed, _):
         result = msgspec.json.decode(await worker.work(seed), type=TaskResult)
@@ -83,7 +79,7 @@ async def test_a_failed_episode_is_retried_and_recorded_tries_are_not_repeated(
 
 @pytest.mark.promise("rollout:retries")
 async def test_a_task_whose_attempts_all_failed_gives_the_reason_and_counts_as_wrong(tmp_path: Path) -> None:
-    async def crash(task: Task, sandbox: Sandbox, page: Page) -> Episode:
+    async def crash(task: Task, page: Page) -> list[Leaf]:
         raise ExceptionGroup("inside", [KeyError("gone")])
 
     async with working(tmp_path, crash) as (worker, seed, _):
