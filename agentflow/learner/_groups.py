@@ -236,6 +236,7 @@ def sample_of_calls(
     """Return the calls of an agent as a sample, with its version and its number of sampled tokens. See docs/tuner.md.
 
     :param version: weights at its beginning; a version reported by the engine for a call takes precedence.
+    :param nodes: node of each call in a tree of episodes; empty: no call is shared.
     :param details: further figures.
     """
     return Sample(
