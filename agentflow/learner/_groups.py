@@ -12,7 +12,7 @@ from math import prod
 from statistics import fmean, pstdev
 from typing import Final, NamedTuple, Self
 
-from msgspec import Struct, field, structs
+from msgspec import UNSET, Struct, UnsetType, field, structs
 
 from agentflow.trace import Episode, Failure, Plan, Reply, Task, Tokens, Tree, tokens_of
 
@@ -42,6 +42,9 @@ class Sample(Struct, frozen=True, kw_only=True):
     """Number of identical draws that this sample stands for; its weight is multiplied by it."""
     turn_rewards: tuple[float, ...] = ()
     """Additional reward of each call, in order; empty: none. See docs/losses.md."""
+    nodes: tuple[str, ...] | UnsetType = UNSET
+    """Node of each call in a tree of episodes, as a path of positions from the group: `0`, `0-1`, `0-1-0`; the first one is
+    the tree. A call shared by several samples has the same node in each. Unset: no call is shared. See docs/losses.md."""
     details: dict[str, float] = field(default_factory=dict[str, float])
     """Figures of the episode: turns, tool errors, …"""
 
@@ -227,11 +230,13 @@ def sample_of_calls(
     temperature: float,
     version: int = 0,
     turn_rewards: Sequence[float] = (),
+    nodes: Sequence[str] = (),
     details: Mapping[str, float] | None = None,
 ) -> Sample:
     """Return the calls of an agent as a sample, with its version and its number of sampled tokens. See docs/tuner.md.
 
     :param version: weights at its beginning; a version reported by the engine for a call takes precedence.
+    :param nodes: node of each call in a tree of episodes; empty: no call is shared.
     :param details: further figures.
     """
     return Sample(
@@ -241,6 +246,7 @@ def sample_of_calls(
         calls=tuple(calls),
         temperature=temperature,
         turn_rewards=tuple(turn_rewards),
+        nodes=tuple(nodes) or UNSET,
         details={
             **(details or {}),
             "version": _version(calls, version),

@@ -14,7 +14,7 @@ from pydantic import ValidationError
 from agentflow._folder_files import read_file
 from agentflow._terminal import printable
 from agentflow._typeguards import is_object
-from agentflow.errors import ConfigurationError
+from agentflow.errors import ConfigurationError, LossFailure
 from agentflow.extras import missing_extra
 from agentflow.gateway import RecordedCall, RecordedEpisode, recorded_episode, token_tree, trained_tokens
 from agentflow.learner._checkpoints import CallScores, RolloutStore
@@ -94,7 +94,7 @@ class EpisodeTokens:
     advantage: float | None
     """Advantage of its reward; `None`: the loss leaves its group out."""
     call_advantages: tuple[float, ...]
-    """Advantage of each call: that of the reward, and of the turn rewards from the call on."""
+    """Advantage of each call: its credit, and that of the turn rewards from the call on."""
     loss: LossSettings
     """Settings of the loss."""
     gateway: Path | None = None
@@ -321,7 +321,10 @@ class RunTokens:
             samples, loss = [batch.samples[position] for position in positions], self.loss
             left_out = {number for group in equal_groups(samples, loss) for number in group}
             advantages = advantages_of(samples, loss).tolist()
-            by_call = call_advantages(samples, loss)
+            try:
+                by_call = call_advantages(samples, loss)
+            except LossFailure as error:
+                raise ConfigurationError(f"{self._store.path(batch.step)}: {error}") from None
             for number, (position, sample) in enumerate(zip(positions, samples, strict=True)):
                 dropped = loss.filter_groups and number in left_out
                 episodes[position] = EpisodeTokens(

@@ -172,6 +172,9 @@ class LossSettings(Section):
     """Baseline of the rewards: the mean of the task's group, the mean of the other episodes in it, or none."""
     divide_by_std: bool = True
     """Divide advantages by the standard deviation of the group's rewards."""
+    credit: Literal["episode", "siblings", "treerl", "tree_grpo"] = "episode"
+    """Advantage of a call in a tree of episodes: that of its `episode`; the value of its node above that of the parent
+    (`siblings`); or that of TreeRL or Tree-GRPO."""
     filter_groups: bool = False
     """Leave out groups whose rewards are all equal, also from every mean."""
     train_cut: bool = True
@@ -235,6 +238,10 @@ class LossSettings(Section):
             )
         if self.overlong_limit is not None and self.overlong_buffer > self.overlong_limit:
             raise ValueError("overlong_buffer is larger than overlong_limit; make it smaller")
+        if self.credit != "episode" and self.baseline == "none":
+            raise ValueError(
+                f"credit: {self.credit} needs a baseline; set baseline to group or leave_one_out"
+            )
         return self
 
 

@@ -3,7 +3,10 @@
 Advantages are rewards compared within the group of a task.
 """
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +23,9 @@ FLOOR = 1e-6
 
 CUT = "length"
 """Finish reason of a call that was truncated at its token limit."""
+_NODE: Final = re.compile(r"[0-9]+(-[0-9]+)*")
+_MAX_NAME: Final = 60
+"""Maximum characters of a node in an error message."""
 
 
 def rows_of(samples: Sequence[Sample], settings: LossSettings) -> list[Row]:
@@ -44,7 +50,7 @@ def step_rows(samples: Sequence[Sample], settings: LossSettings) -> tuple[list[R
     equal = equal_groups(samples, settings)
     dropped = {position for group in equal for position in group} if settings.filter_groups else set[int]()
     kept = [sample for position, sample in enumerate(samples) if position not in dropped]
-    advantages = call_advantages(kept, settings)
+    advantages, episodes = call_advantages(kept, settings), advantages_of(kept, settings)
     rows = _rows(kept, advantages, settings)
     calls = [call for sample in kept for call in sample.calls]
     groups = len({sample.task for sample in samples})
@@ -55,7 +61,8 @@ def step_rows(samples: Sequence[Sample], settings: LossSettings) -> tuple[list[R
         "episodes/count": float(sum(sample.multiplicity for sample in samples)),
         "episodes/distinct": float(len(samples)),
         "reward/mean": _mean(samples),
-        "advantage/largest": _largest(advantages, advantages_of(kept, settings)),
+        "advantage/largest": _largest(advantages, episodes),
+        "advantage/local_share": _local_share(advantages, episodes),
         "tokens/trained": float(sum(int(row.trained.sum()) for row in rows)),
         "tokens/read": float(sum(int((~row.trained).sum()) for row in rows)),
         "tokens/dropped_equal_group": float(sum(_sampled(samples[position]) for position in dropped)),
@@ -208,11 +215,7 @@ def _refuse_unusable(samples: Sequence[Sample], settings: LossSettings) -> None:
     for sample in samples:
         if not np.isfinite(sample.reward):
             raise LossFailure(f"episode {sample.id} of task {sample.task}: its reward is {sample.reward}")
-        if sample.turn_rewards and len(sample.turn_rewards) != len(sample.calls):
-            raise LossFailure(
-                f"episode {sample.id} of task {sample.task}: {len(sample.calls)} calls, but "
-                f"{len(sample.turn_rewards)} turn rewards; give one for each call, or none"
-            )
+        _refuse_misplaced(sample)
         if not np.isfinite(sample.turn_rewards).all():
             raise LossFailure(f"episode {sample.id} of task {sample.task}: a turn reward is not finite")
         if sample.multiplicity < 1:
@@ -230,6 +233,27 @@ def _refuse_unusable(samples: Sequence[Sample], settings: LossSettings) -> None:
                 raise LossFailure(f"call {position} of episode {sample.id}: a log-probability is not finite")
 
 
+def _refuse_misplaced(sample: Sample) -> None:
+    """Refuse turn rewards and nodes that do not belong to the calls."""
+    nodes, episode = sample.nodes or (), f"episode {sample.id} of task {sample.task}"
+    for name, values in (("turn rewards", sample.turn_rewards), ("nodes", nodes)):
+        if values and len(values) != len(sample.calls):
+            raise LossFailure(
+                f"{episode}: {len(sample.calls)} calls, but {len(values)} {name}; give one for each call, or none"
+            )
+    for number, node in enumerate(nodes):
+        if not _NODE.fullmatch(node):
+            raise LossFailure(
+                f"{episode}: call {number} has the node {node[:_MAX_NAME]!r}; a node is a path of numbers, such as 0-1"
+            )
+    for number, (before, node) in enumerate(pairwise(nodes), 1):
+        if not f"{node}-".startswith(f"{before}-"):
+            raise LossFailure(
+                f"{episode}: call {number} is at node {node[:_MAX_NAME]}, which is not below {before[:_MAX_NAME]}, the node "
+                "of the call before it"
+            )
+
+
 def advantages_of(samples: Sequence[Sample], settings: LossSettings) -> NDArray[np.float64]:
     """Return the advantage of each episode, which counts as often as its multiplicity, however many turns it has.
 
@@ -238,7 +262,7 @@ def advantages_of(samples: Sequence[Sample], settings: LossSettings) -> NDArray[
     rewards = shaped_rewards(samples, settings)
     if settings.baseline == "none":
         return rewards
-    counts = np.array([sample.multiplicity for sample in samples], np.float64)
+    counts = _counts(samples)
     advantages = np.zeros(len(samples))
     for group in _groups(samples):
         advantages[group] = _within(rewards[group], counts[group], settings)
@@ -246,12 +270,23 @@ def advantages_of(samples: Sequence[Sample], settings: LossSettings) -> NDArray[
 
 
 def call_advantages(samples: Sequence[Sample], settings: LossSettings) -> list[NDArray[np.float64]]:
-    """Return the advantage of each call of each episode: that of the episode, and of the turn rewards from the call on.
+    """Return the advantage of each call of each episode: its credit, and that of the turn rewards from the call on.
 
-    Turn rewards are compared with all turn rewards of the group, and summed over the call and those after it. See docs/losses.md.
+    The credit is the advantage of the episode, or depends on the node of the call. Turn rewards are compared with all turn
+    rewards of the group, and summed over the call and those after it. See docs/losses.md.
+
+    :raises LossFailure: if turn rewards or nodes do not belong to the calls.
     """
+    for sample in samples:
+        _refuse_misplaced(sample)
     whole = advantages_of(samples, settings)
     advantages = [np.full(len(sample.calls), whole[position]) for position, sample in enumerate(samples)]
+    if settings.credit == "tree_grpo":
+        for position, within in _tree_advantages(samples, settings):
+            advantages[position] += within
+    elif settings.credit != "episode":
+        for position, credits in _node_credits(samples, settings):
+            advantages[position] = credits
     for group in _groups(samples):
         if not any(any(samples[position].turn_rewards) for position in group):
             continue
@@ -272,9 +307,90 @@ def call_advantages(samples: Sequence[Sample], settings: LossSettings) -> list[N
     return advantages
 
 
+def _tree_advantages(samples: Sequence[Sample], settings: LossSettings) -> Iterator[tuple[int, float]]:
+    """Yield the advantage of each episode of a tree within its tree."""
+    rewards, counts = shaped_rewards(samples, settings), _counts(samples)
+    trees: dict[tuple[str, str], list[int]] = {}
+    for position, sample in enumerate(samples):
+        if sample.nodes:
+            trees.setdefault((sample.task, sample.nodes[0].partition("-")[0]), []).append(position)
+    for tree in trees.values():
+        yield from zip(tree, _within(rewards[tree], counts[tree], settings), strict=True)
+
+
+def _node_credits(
+    samples: Sequence[Sample], settings: LossSettings
+) -> Iterator[tuple[int, NDArray[np.float64]]]:
+    """Yield the credit of the calls of each episode of a tree."""
+    rewards, counts = shaped_rewards(samples, settings), _counts(samples)
+    for group in _groups(samples):
+        members = [samples[position] for position in group]
+        credits = _credit_of_nodes(members, rewards[group], counts[group], settings)
+        for position, sample in zip(group, members, strict=True):
+            if sample.nodes:
+                yield position, np.array([credits[node] for node in sample.nodes])
+
+
+def _credit_of_nodes(
+    samples: Sequence[Sample],
+    rewards: NDArray[np.float64],
+    counts: NDArray[np.float64],
+    settings: LossSettings,
+) -> dict[str, float]:
+    """Return the credit of each node of a group, from the values of its nodes."""
+    below = _episodes_below(samples)
+    if np.ptp(rewards) == 0:
+        return dict.fromkeys(below, 0.0)
+    is_divided = settings.divide_by_std and settings.baseline == "group"
+    scale = _deviation(rewards, counts) + FLOOR if is_divided else 1.0
+
+    def gain(node: str, ancestor: str) -> float:
+        """Return how much the value of a node exceeds that of an ancestor."""
+        inside, around = below[node], below[ancestor]
+        number, total = counts[inside].sum(), counts[around].sum()
+        if number == total or np.ptp(rewards[around]) == 0:
+            return 0.0
+        sums = [(rewards[members] * counts[members]).sum() for members in (inside, around)]
+        distance = sums[0] / number - sums[1] / total
+        if settings.baseline == "leave_one_out":
+            distance *= total / (total - number)
+        return float(distance / scale)
+
+    def credit(node: str) -> float:
+        local = gain(node, node.rpartition("-")[0])
+        if settings.credit == "siblings":
+            return local
+        return float((gain(node, "") + local) / np.sqrt(counts[below[node]].sum()))
+
+    return {node: credit(node) for node in below if node}
+
+
+def _episodes_below(samples: Sequence[Sample]) -> dict[str, list[int]]:
+    """Return the positions of the episodes below each node of a group; the group itself is the node without a name."""
+    below: dict[str, list[int]] = {"": list(range(len(samples)))}
+    for position, sample in enumerate(samples):
+        node = sample.nodes[-1] if sample.nodes else ""
+        while node:
+            below.setdefault(node, []).append(position)
+            node = node.rpartition("-")[0]
+    return below
+
+
+def _local_share(calls: Sequence[NDArray[np.float64]], episodes: NDArray[np.float64]) -> float:
+    """Return the share of calls with another advantage than their episode."""
+    is_local = [~np.isclose(own, whole) for own, whole in zip(calls, episodes, strict=True)]
+    return float(np.concatenate(is_local).mean()) if any(map(len, is_local)) else 0.0
+
+
 def _largest(calls: Sequence[NDArray[np.float64]], episodes: NDArray[np.float64]) -> float:
     """Return the largest absolute advantage of a call, or of an episode without calls."""
-    return max((float(np.abs(advantages).max(initial=0.0)) for advantages in [episodes, *calls]), default=0.0)
+    return max(
+        (
+            float(np.abs(advantages).max() if len(advantages) else abs(whole))
+            for advantages, whole in zip(calls, episodes, strict=True)
+        ),
+        default=0.0,
+    )
 
 
 def shaped_rewards(samples: Sequence[Sample], settings: LossSettings) -> NDArray[np.float64]:
@@ -300,6 +416,10 @@ def _same_turns(samples: Sequence[Sample], group: Sequence[int]) -> bool:
     return len({reward for position in group for reward in samples[position].turn_rewards or (0.0,)}) < 2
 
 
+def _counts(samples: Sequence[Sample]) -> NDArray[np.float64]:
+    return np.array([sample.multiplicity for sample in samples], np.float64)
+
+
 def _groups(samples: Sequence[Sample]) -> list[list[int]]:
     groups: dict[str, list[int]] = {}
     for position, sample in enumerate(samples):
@@ -319,5 +439,11 @@ def _within(
         return distance * number / (number - 1)
     if not settings.divide_by_std:
         return distance
-    deviation = np.sqrt((counts * distance**2).sum() / (number - 1))
-    return distance / (deviation + FLOOR)
+    return distance / (_deviation(rewards, counts) + FLOOR)
+
+
+def _deviation(rewards: NDArray[np.float64], counts: NDArray[np.float64]) -> float:
+    """Return the sample standard deviation."""
+    number = counts.sum()
+    distance = rewards - (rewards * counts).sum() / number
+    return float(np.sqrt((counts * distance**2).sum() / (number - 1)))

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 
 from agentflow.errors import ConfigurationError, RunStopped
 from agentflow.learner._checkpoints import RolloutStore
@@ -37,6 +38,19 @@ async def test_a_stored_batch_is_read_back_unchanged(tmp_path: Path) -> None:
     rollouts.write(batch)
     assert rollouts.path(1).read_bytes() == before
     assert os.listdir(tmp_path) == ["step_000001.jsonl.gz"]
+
+
+@pytest.mark.promise("training:stored")
+async def test_nodes_of_calls_are_stored_only_where_calls_are_shared(tmp_path: Path) -> None:
+    rollouts, batch = RolloutStore(tmp_path), await a_batch()
+    rollouts.write(batch)
+    assert b"nodes" not in gzip.decompress(rollouts.path(1).read_bytes())
+    group = batch.groups[0]
+    branched = tuple(structs.replace(sample, nodes=("0",) * len(sample.calls)) for sample in group.samples)
+    rollouts.write(structs.replace(batch, groups=(structs.replace(group, samples=branched),)))
+    read = rollouts.read(1)
+    assert read is not None
+    assert tuple(read.samples) == branched
 
 
 @pytest.mark.promise("training:stored")

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from msgspec import structs
 from tokenizers import Tokenizer, decoders, models
 
 from agentflow.cli import main
@@ -105,6 +106,23 @@ def test_advantages_and_masks_are_those_of_the_loss(run: Path) -> None:
     assert sum(episode.trained_tokens() for episode in episodes) == figures["tokens/trained"]
     assert [episode.advantage for episode in episodes[4:]] == [None, None]
     assert LossSettings(filter_groups=True, train_cut=False) == known.loss
+
+
+@pytest.mark.promise("tokens:page")
+def test_the_page_shows_the_credit_of_nodes_and_refuses_nodes_that_are_no_path(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", "{credit: siblings, divide_by_std: false}")
+    tree = [
+        structs.replace(sample, turn_rewards=(), nodes=nodes)
+        for sample, nodes in zip(samples()[:2], (("0", "0-0", "0-0"), ("0", "0-1")), strict=True)
+    ]
+    store, group = RolloutStore(run / "rollouts"), Group(number=0, name="t@0", samples=tuple(tree))
+    store.write(Batch(step=3, version=2, taken=1, groups=(group,)))
+    shown_advantages = [episode.call_advantages for episode in RunTokens(run).episodes()]
+    assert shown_advantages == [(0.0, -1.75, -1.75), (0.0, 1.75)]
+    broken = structs.replace(group, samples=(structs.replace(tree[0], nodes=("0", "1", "0")), tree[1]))
+    store.write(Batch(step=3, version=2, taken=1, groups=(broken,)))
+    with pytest.raises(ConfigurationError, match=r"step_000003.*: call 1 is at node 1, which is not below 0"):
+        list(RunTokens(run).episodes())
 
 
 @pytest.mark.promise("tokens:page")

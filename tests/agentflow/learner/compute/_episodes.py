@@ -26,18 +26,18 @@ def grown(seed: int) -> list[Sample]:
     chance = np.random.default_rng(seed)
     samples: list[Sample] = []
     for task in range(1 + int(chance.integers(2))):
-        open_paths: list[tuple[Tokens, ...]] = [()]
+        open_paths: list[tuple[tuple[Tokens, ...], tuple[str, ...]]] = [((), ())]
         question = _words(chance, 1 + int(chance.integers(6)))
         for _ in range(1 + int(chance.integers(3))):
             open_paths = [
-                (*path, _call(path, question, chance))
-                for path in open_paths
-                for _ in range(1 + int(chance.integers(3)))
+                ((*path, _call(path, question, chance)), (*nodes, node))
+                for path, nodes in open_paths
+                for node in _branches(nodes, 1 + int(chance.integers(3)))
             ][:6]
         if len(open_paths) == 1:
-            open_paths.append((_call((), question, chance),))
+            open_paths.append(((_call((), question, chance),), ("9",)))
         temperature = float(chance.choice([1.0, 0.7]))
-        for number, calls in enumerate(open_paths):
+        for number, (calls, nodes) in enumerate(open_paths):
             # One is the best and one the worst, so that advantages have both signs.
             reward = float(number) if number < 2 else float(chance.random())
             samples.append(
@@ -46,11 +46,19 @@ def grown(seed: int) -> list[Sample]:
                     id=f"{task}.{number}",
                     reward=reward,
                     calls=calls,
+                    nodes=nodes,
                     temperature=temperature,
                     multiplicity=1 + int(chance.integers(3)),
                 )
             )
     return samples
+
+
+def _branches(nodes: Sequence[str], count: int) -> list[str]:
+    """The nodes of the calls after a path; a call without a sibling belongs to the node before it."""
+    if not nodes:
+        return [str(number) for number in range(count)]
+    return [f"{nodes[-1]}-{number}" for number in range(count)] if count > 1 else [nodes[-1]]
 
 
 def _call(path: Sequence[Tokens], question: tuple[int, ...], chance: np.random.Generator) -> Tokens:

@@ -13,6 +13,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from msgspec import structs
 from torch import Tensor, nn
 
 from agentflow.learner import Sample
@@ -33,6 +34,9 @@ LOSSES = {
     "cispo": LossSettings(name="cispo", kl_coef=0.01, kl_estimator="k2"),
     "reinforce": LossSettings(name="reinforce", correction="mask"),
     "cross_entropy": LossSettings(name="cross_entropy"),
+    "siblings": LossSettings(credit="siblings"),
+    "treerl": LossSettings(name="dapo", credit="treerl"),
+    "tree_grpo": LossSettings(name="cispo", credit="tree_grpo"),
 }
 LINEAR = {"cispo", "reinforce", "cross_entropy"}
 """The terms of these grow with the log-probability; of the others, with the ratio."""
@@ -64,13 +68,13 @@ def compare(model: nn.Module, seed: int, attention: Attention, bounds: Bounds) -
     for name in LOSSES:
         chosen = with_loss(samples, rows, name)
         size = sum(float(abs(row.weights * row.advantages).sum()) for row in chosen)
-        if name in LINEAR:
+        if LOSSES[name].name in LINEAR:
             size *= float(theirs[0].detach().abs().max())
         if LOSSES[name].correction == "mask":
             # Terms are multiplied by the likelihood of a whole call: it carries the rounding of all its tokens.
             size *= LOSSES[name].correction_limit
-        one, one_gradient = loss_and_gradient(model, ours, chosen, name)
-        other, other_gradient = loss_and_gradient(model, theirs, chosen, name)
+        one, one_gradient = loss_and_gradient(model, ours, chosen, LOSSES[name])
+        other, other_gradient = loss_and_gradient(model, theirs, chosen, LOSSES[name])
         assert abs(one - other) <= bounds.loss * max(abs(other), size), name
         norms = [size_of(part) for part in other_gradient]
         for mine, plain, norm in zip(one_gradient, other_gradient, norms, strict=True):
@@ -93,10 +97,10 @@ def with_loss(samples: Sequence[Sample], rows: Sequence[Row], name: str) -> list
 
 
 def loss_and_gradient(
-    model: nn.Module, found: tuple[Tensor, Tensor], rows: Sequence[Row], name: str
+    model: nn.Module, found: tuple[Tensor, Tensor], rows: Sequence[Row], chosen: LossSettings
 ) -> tuple[float, tuple[Tensor, ...]]:
     """The loss, and the gradient of every parameter."""
-    loss, _ = loss_of(found[0], rows, LOSSES[name], found[1])
+    loss, _ = loss_of(found[0], rows, chosen, found[1])
     return loss.item(), torch.autograd.grad(loss, list(model.parameters()), retain_graph=True)
 
 
@@ -154,3 +158,28 @@ def test_in_64_bits_gradients_agree_to_1e_10(seed: int) -> None:
 @given(seed=SEEDS)
 def test_in_64_bits_on_many_trees(attention: Attention, seed: int) -> None:
     compare(ReferenceModel(), seed, attention, DOUBLE)
+
+
+@pytest.mark.promise("losses:credit")
+@pytest.mark.parametrize("credit", ["episode", "siblings", "treerl", "tree_grpo"])
+@settings(max_examples=5, deadline=None)
+@given(seed=SEEDS)
+def test_merged_episodes_packed_as_trees_have_the_gradient_of_independent_rows(
+    credit: str, seed: int
+) -> None:
+    model, merged = ReferenceModel(), grown(seed)
+    apart = [structs.replace(sample, multiplicity=1) for sample in merged for _ in range(sample.multiplicity)]
+    for baseline in ("group", "leave_one_out"):
+        chosen = LossSettings.model_validate(
+            {"name": "reinforce", "correction": "none", "baseline": baseline, "credit": credit}
+        )
+        rows, independent = rows_of(merged, chosen), rows_of(apart, chosen)
+        [packed] = pack(rows)
+        back = torch.from_numpy(packed.rows).argsort()
+        log_probs, entropy = scores(model, packed)
+        one, gradient = loss_and_gradient(model, (log_probs[back], entropy[back]), rows, chosen)
+        other, reference = loss_and_gradient(model, scores_by_row(model, independent), independent, chosen)
+        assert one == pytest.approx(other, rel=1e-10, abs=1e-10)
+        whole = math.hypot(*map(size_of, reference))
+        for mine, plain in zip(gradient, reference, strict=True):
+            assert size_of(mine - plain) <= 1e-10 * max(whole, 1e-2)

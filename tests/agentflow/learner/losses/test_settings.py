@@ -60,6 +60,11 @@ def test_a_correction_has_its_own_level_and_limit() -> None:
         ({"name": "dr_grpo"}, "dr_grpo needs length_scale"),
         ({"name": "ppo"}, "there is no loss 'ppo'; known are cispo, cross_entropy, dapo"),
         ({"overlong_limit": 3, "overlong_buffer": 4}, "overlong_buffer is larger than overlong_limit"),
+        (
+            {"credit": "treerl", "baseline": "none"},
+            "credit: treerl needs a baseline; set baseline to group or leave_one_out",
+        ),
+        ({"credit": "parent"}, "Input should be 'episode', 'siblings', 'treerl' or 'tree_grpo'"),
         ({"clip_hihg": 0.3}, "Extra inputs are not permitted"),
     ],
 )
