@@ -318,8 +318,7 @@ class _Path:
             await self._page.record(self._key(CRASHED), failure)
             return Leaf(path=self.node.path, failure=failure)
         finally:
-            if self._siblings is not None:
-                self._siblings.withdraw()
+            self._withdraw()
             if self._actions is not None:
                 with anyio.CancelScope(shield=True):
                     await self._actions.release()
@@ -362,6 +361,7 @@ class _Path:
         if self._recalled:
             self._recalled -= 1
             return
+        self._withdraw()
         episode.check_limits()
         self._turns, self._calls = len(episode.turns), len(episode.exchanges)
         self._describe(episode.turns, episode.exchanges)
@@ -427,6 +427,12 @@ class _Path:
         self._siblings = siblings
         if siblings is not None:
             siblings.expect()
+
+    def _withdraw(self) -> None:
+        """Let the siblings go on without a decision of this path, which failed."""
+        siblings, self._siblings = self._siblings, None
+        if siblings is not None:
+            siblings.withdraw()
 
     def _describe(self, turns: Sequence[Turn], exchanges: Sequence[Exchange]) -> None:
         """Describe the newest node by what happened so far."""

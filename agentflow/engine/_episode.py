@@ -282,18 +282,23 @@ class OpenEpisode:
         :param role: role under which its usage is counted.
         :raises EpisodeEnded: if the episode's turns end first.
         """
-        points = None if self._is_answering else self._points
-        if points is not None:
-            began = self._clock.now()
-            await points.arrive(self, role)
-            # Time in which other paths catch up is not the episode's.
-            self._since += self._clock.now() - began
+        if self._points is None:
+            return await self._ask(key, role, kind, ask)
+        began = self._clock.now()
+        await self._points.arrive(self, role)
+        # Time in which other paths catch up is not the episode's.
+        self._since += self._clock.now() - began
+        reply = await self._ask(key, role, kind, ask)
+        began = self._clock.now()
+        await self._points.leave(self, role, reply)
+        self._since += self._clock.now() - began
+        return reply
+
+    async def _ask(
+        self, key: str, role: str, kind: type[T], ask: Callable[[], Awaitable[Reply[T]]]
+    ) -> Reply[T]:
         timed = await self._once(key, Reply[kind], ask)
         self._count(key, role, timed.value, timed.seconds)
-        if points is not None:
-            began = self._clock.now()
-            await points.leave(self, role, timed.value)
-            self._since += self._clock.now() - began
         return timed.value
 
     async def answer(
@@ -307,7 +312,7 @@ class OpenEpisode:
             limit = f"the episode's limit of {self.settings.max_seconds:g} seconds passed before the answer"
             late: Reply[T] = Reply(failure=Failure(ModelFailureKind.TIMEOUT, limit))
             await self._page.record(key, TimedResult(late, self._elapsed()))
-            return await self.ask(key, role, kind, ask)
+            return await self._ask(key, role, kind, ask)
 
     def bind(self, name: str, arguments: Mapping[str, Any]) -> tuple[Action | None, Failure | None]:
         """Return the call of a tool with the fixed arguments of the task, and the reason if it cannot be made."""

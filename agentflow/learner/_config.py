@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
 
 from pydantic import Field, SecretStr, model_validator
 
+from agentflow._typeguards import is_object
 from agentflow.errors import ConfigurationError
 from agentflow.learner._policy import OptimizerSettings, PolicySettings
 from agentflow.learner.losses import LossSettings
@@ -13,13 +14,12 @@ from agentflow.learner.trackers import TrackerSettings
 from agentflow.learner.trinity import TrinitySettings, unsupported_loss
 from agentflow.learner.verl import VerlSettings
 from agentflow.readers import ReaderSettings, names_reader
-from agentflow.rollouts import RolloutConfig
+from agentflow.rollouts import BranchingSettings, RolloutConfig
 from agentflow.runs import CORPUS_TOOLS, RoleModel
 from agentflow.serving import ServingSettings
 from agentflow.settings import EndpointUrl, Section, Settings, load_settings
 
 if TYPE_CHECKING:
-    from agentflow.engine import GrowthSettings
     from agentflow.models import ModelSettings
 
 
@@ -65,6 +65,7 @@ class EpisodeRules(RolloutConfig):
         "evaluation_metric": "tasks.metric",
         "metric_options": "tasks.metric_options",
         "samples": "schedule.episodes_per_task",
+        "branching": "branching",
         "output_dir": "output_dir",
         **dict.fromkeys(("max_seconds", "run_name", "journal", "parallel", "task_ids"), ""),
         **dict.fromkeys(("save_results", "save_trajectories", "trajectory_only", "save_summary"), ""),
@@ -198,28 +199,36 @@ class EngineSettings(Section):
 
 
 class GrowthRules(Section):
-    """Tree rollouts: the planner proposes several actions at once, and every leaf is an episode. See docs/training.md."""
+    """Settings of trees in earlier versions, which are read as those of branching. See docs/training.md."""
 
     max_depth: int = Field(default=3, ge=1)
-    """Actions from the task to the deepest leaf."""
+    """Maximum number of turns."""
     branching_factor: int = Field(default=2, ge=1)
-    """Actions proposed at once, above `depth_threshold`."""
+    """Continuations of a decision."""
     depth_threshold: int = Field(default=2, ge=0)
-    """Depth from which only one action is proposed."""
+    """Number of decisions that branch."""
     merge_duplicates: bool = True
-    """Run an action proposed twice once and count it twice; otherwise ask for another, as in synthesis."""
+    """Run equal continuations once."""
     tips: str = ""
     """Guidance for the planner."""
     task_description: str = ""
     """Description of the tasks, for the planner."""
 
     @property
-    def settings(self) -> "GrowthSettings":
-        """Settings of the tree engine."""
-        from agentflow.engine import GrowthSettings  # imports the sandbox
+    def branching(self) -> dict[str, object]:
+        """The same as settings of branching."""
+        leaves = self.branching_factor ** min(self.depth_threshold, self.max_depth)
+        return {
+            "width": self.branching_factor,
+            "leaves": leaves,
+            "merge_duplicates": self.merge_duplicates,
+        }
 
-        same = self.model_dump(exclude={"task_description"})
-        return GrowthSettings(**same, seed_description=self.task_description)
+    @property
+    def episodes(self) -> dict[str, object]:
+        """The same as settings of episodes."""
+        guidance = "\n\n".join(text for text in (self.task_description, self.tips) if text)
+        return {"max_turns": self.max_depth, **({"system_prompt": guidance} if guidance else {})}
 
 
 class Schedule(Section):
@@ -298,8 +307,9 @@ class TrainConfig(Settings):
     """Training tasks."""
     episodes: EpisodeRules = EpisodeRules()
     """Episodes and their roles."""
-    growth: GrowthRules | None = None
-    """Tree rollouts; `None`: episodes of a group are independent."""
+    branching: BranchingSettings | None = None
+    """Episodes of a group share their beginnings; by default there are `schedule.episodes_per_task` of them. `None`: they are
+    independent."""
     validation: ValidationSettings = ValidationSettings()
     """Validation."""
     schedule: Schedule = Schedule()
@@ -331,6 +341,21 @@ class TrainConfig(Settings):
             raise ConfigurationError(f"{file}: ajet: a file of AgentJet; run ajet --conf {file}")
         return values
 
+    @model_validator(mode="before")
+    @classmethod
+    def _with_branching(cls, values: object) -> object:
+        """Read `growth`, the settings of trees in earlier versions."""
+        if not is_object(values) or not is_object(growth := values.get("growth")):
+            return values
+        given, episodes = values.get("branching"), values.get("episodes")
+        rules = GrowthRules.model_validate(growth)
+        others = {name: value for name, value in values.items() if name != "growth"}
+        return {
+            **others,
+            "branching": rules.branching | (given if is_object(given) else {}),
+            "episodes": rules.episodes | (episodes if is_object(episodes) else {}),
+        }
+
     @model_validator(mode="after")
     def _sensible(self) -> "TrainConfig":
         if problem := next(self._problems(), None):
@@ -353,11 +378,34 @@ class TrainConfig(Settings):
             yield f"policy.processes: backbone={self.backbone} starts its own processes; leave it out"
         if self.engine.has_replicas and self.engine.server != OwnEngine():
             yield "engine.server: no server is started because base_url names replicas; leave out one of them"
+        if self.branching is not None:
+            yield from self._branching_problems(self.branching)
         for name, section in (("tasks", self.tasks), ("validation", self.validation)):
             if section.reader is not None and (section.data_path or getattr(section, "benchmark_name", None)):
                 yield f"{name}.reader: there is another source; leave out data_path and benchmark_name"
         if self.tasks.data_path and self.tasks.data_path == self.validation.data_path:
             yield "validation.data_path: these are the training tasks; name others"
+
+    def _branching_problems(self, branching: BranchingSettings) -> Iterator[str]:
+        if branching.search != "all":
+            yield "branching.search: training needs the answers of all paths; leave it out"
+        known = self.episodes.role_models
+        for role in branching.roles or ():
+            if role not in known:
+                yield f"branching.roles: there is no role {role}; choose from {', '.join(known)}"
+
+    @property
+    def tree(self) -> BranchingSettings | None:
+        """Branching of the episodes of a group, with the number of its episodes and the deciding roles."""
+        if self.branching is None:
+            return None
+        leaves = self.branching.leaves if "leaves" in self.branching.model_fields_set else None
+        return self.branching.model_copy(
+            update={
+                "leaves": leaves or self.schedule.episodes_per_task,
+                "roles": self.branching.roles or list(self.episodes.trained_roles),
+            }
+        )
 
     @property
     def output(self) -> Path:

@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 from msgspec import structs
 
 from agentflow.actors import ChildSpec, Restart, Supervisor
-from agentflow.engine import EpisodeAgent, EpisodeEngine, EpisodeSettings
+from agentflow.engine import (
+    BranchingEngine,
+    BranchSandboxes,
+    EpisodeAgent,
+    EpisodeEngine,
+    EpisodeSettings,
+    Leaf,
+)
 from agentflow.errors import ConfigurationError, ToolFailure
 from agentflow.journal import MemoryPage
 from agentflow.learner._config import JUDGE, POLICY
@@ -24,7 +31,7 @@ from agentflow.models import (
     OpenModel,
     Sampling,
 )
-from agentflow.rollouts import Assignment
+from agentflow.rollouts import Assignment, BranchingSettings
 from agentflow.runs import (
     SandboxPool,
     choose_tools,
@@ -136,6 +143,8 @@ class EpisodeTools(NamedTuple):
     """Available tools."""
     sandboxes: SandboxPool
     """Forks of the base, one for each episode."""
+    max_sandboxes: int
+    """Maximum number of sandboxes of branching episodes."""
 
 
 class SandboxEpisodeRunner:
@@ -150,6 +159,7 @@ class SandboxEpisodeRunner:
         make_team: Callable[[], _EpisodeTeam],
         models: Mapping[str, OpenModel],
         verifiers: TaskVerifiers,
+        branching: BranchingSettings | None = None,
     ) -> None:
         self.metric = metric
         """Metric of the answers."""
@@ -165,6 +175,8 @@ class SandboxEpisodeRunner:
         self._settings = settings
         self._sandboxes = tools.sandboxes
         self._make_team = make_team
+        self._branching = branching
+        self._branches = BranchSandboxes(tools.base, tools.tools, max_sandboxes=tools.max_sandboxes)
         self._idle: list[_EpisodeTeam] = []
         self._teams = 0
 
@@ -190,6 +202,33 @@ class SandboxEpisodeRunner:
             members.begin(seed, temperature, models or {})
             engine = EpisodeEngine(agent=members.agent, tools=self.tools, settings=settings)
             return await self.verifiers.run(task, sandbox, MemoryPage(), engine.solve)
+
+    async def branch(self, task: Task, seed: str) -> Sequence[Leaf]:
+        """Run the episodes of a task that share their beginnings; each path has a seed of its own.
+
+        :raises ToolFailure: if no sandbox can be made.
+        :raises RunStopped: if a model can't be used any more.
+        """
+        assert self._branching is not None, "only a training with branching has trees"
+
+        @asynccontextmanager
+        async def agents(path: str) -> AsyncGenerator[EpisodeAgent]:
+            async with self._borrow() as members:
+                members.begin(digest([seed, path]), None, {})
+                yield members.agent
+
+        engine = BranchingEngine(
+            agents=agents,
+            roles=self._branching.roles or (),
+            tools=self.tools,
+            settings=self._settings,
+            sandboxes=self._branches,
+            search=self._branching.make_search,
+            merge_duplicates=self._branching.merge_duplicates,
+        )
+        return await engine.solve(
+            task, MemoryPage(), prepare=self.verifiers.prepares(task), finish=self.verifiers.verify
+        )
 
     @asynccontextmanager
     async def _borrow(self) -> AsyncGenerator[_EpisodeTeam]:
@@ -231,7 +270,7 @@ async def open_sandbox_pool(
     sandboxes = SandboxPool(sandbox, tools, most=rules.max_sandboxes, ahead=ahead, wanted=_NO_END)
     spec = ChildSpec(id="sandboxes", start=lambda: sandboxes, restart=Restart.TRANSIENT, shutdown=30)
     await start_child(supervisor, spec)
-    return EpisodeTools(sandbox, tools, sandboxes)
+    return EpisodeTools(sandbox, tools, sandboxes, rules.max_sandboxes)
 
 
 @asynccontextmanager
@@ -269,7 +308,7 @@ async def open_episode_runner(
             max_sandboxes=rules.max_sandboxes,
         )
         verifying = await open_supervised(supervisor, "task verifiers", verifiers)
-        yield SandboxEpisodeRunner(supervisor, settings, tools, scored, make, opened, verifying)
+        yield SandboxEpisodeRunner(supervisor, settings, tools, scored, make, opened, verifying, config.tree)
 
 
 def _metric(config: "TrainConfig", assignment: Assignment, judge: OpenModel | None) -> Metric:

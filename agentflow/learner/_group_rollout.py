@@ -1,6 +1,7 @@
 """Run the episodes of a group, and those of a validation. A failed episode is data, and the others continue."""
 
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Collection, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from statistics import fmean
 from typing import TYPE_CHECKING, Final, Protocol, TypeVar
@@ -11,6 +12,7 @@ from msgspec import Struct
 from agentflow.actors import together
 from agentflow.errors import (
     ConfigurationError,
+    ErrorKind,
     ModelFailureKind,
     RunStopped,
     StopCause,
@@ -36,6 +38,7 @@ from agentflow.telemetry import episode_operation, get_logger, record_score
 from agentflow.trace import Ending, Episode, Failure, Task, TaskVerdict, digest
 
 if TYPE_CHECKING:
+    from agentflow.engine import Leaf
     from agentflow.learner._config import TrainConfig
 
 logger = get_logger(__name__)
@@ -46,6 +49,8 @@ _RIGHT = 0.99
 """Score from which an answer counts as right for pass@k."""
 GRACE_SECONDS: Final = 30.0
 """Time on top of an episode's own limit, for making its sandbox and scoring its answer."""
+WAITING: Final = 3.0
+"""Time of episodes that wait for each other, in time limits of one."""
 UNREACHABLE = frozenset(kind for kind in ModelFailureKind if kind.is_temporary)
 """Failures of model calls that are not caused by the policy."""
 RETRIED = frozenset({FailureCause.CRASHED, FailureCause.MODEL})
@@ -115,6 +120,10 @@ class EpisodeRunner(Protocol):
         """Run an episode; the same seed gives the same episode, as far as its models are deterministic."""
         ...
 
+    async def branch(self, task: Task, seed: str) -> "Sequence[Leaf]":
+        """Run the episodes of a task that share their beginnings. See docs/training.md."""
+        ...
+
 
 async def ready_at_once() -> None:
     """Return at once: there is no engine to wait for."""
@@ -135,6 +144,8 @@ class GroupSettings(Struct, frozen=True, kw_only=True):
     """Time limit of an episode."""
     tries: int = 3
     """Attempts for an episode that crashes or loses its engine."""
+    branches: bool = False
+    """The episodes of a group share their beginnings."""
 
     @classmethod
     def of(cls, config: "TrainConfig") -> "GroupSettings":
@@ -147,6 +158,7 @@ class GroupSettings(Struct, frozen=True, kw_only=True):
             at_once=rules.workers,
             seconds=rules.episode_seconds,
             tries=1 + rules.max_retries,
+            branches=config.branching is not None,
         )
 
 
@@ -171,6 +183,7 @@ class GroupRollout:
         self._runner = runner
         self._settings = settings
         self._slots = anyio.Semaphore(settings.at_once)
+        self._entrance = anyio.Lock()
         self._engine_ready = engine_ready
         self._on_result = on_result
         self._guard = ScoreGuard(runner.metric.name)
@@ -183,6 +196,8 @@ class GroupRollout:
         :param results: one slot for each of them, filled as they end.
         :raises RunStopped: if the run can't continue.
         """
+        if self._settings.branches:
+            return await self._tree(draw, size)
         filled: list[EpisodeResult | None] = [None] * size if results is None else results
 
         async def member(index: int) -> None:
@@ -192,6 +207,36 @@ class GroupRollout:
             for index in range(size):
                 tasks.start_soon(member, index)
         return self.group_of(draw, filled)
+
+    async def _tree(self, draw: TaskDraw, size: int) -> Group:
+        """Run the episodes of a draw as one tree."""
+        seed = digest([self._settings.seed, draw.number])
+        results = await self._attempt(
+            "tree",
+            f"{draw.number}/{self.version}",
+            draw.task,
+            partial(self._play_tree, draw.task, seed),
+            lambda failure: [EpisodeResult(failure=failure)],
+            lambda results: {result.failure.kind for result in results if result.failure is not None},
+            size=size,
+        )
+        if self._on_result is not None:
+            for result in results:
+                self._on_result(result)
+        return self.group_of(draw, results)
+
+    async def _play_tree(self, task: Task, seed: str) -> list[EpisodeResult]:
+        version = self.version
+        leaves = await self._runner.branch(task, seed)
+        return await together([partial(self._score_leaf, leaf, version) for leaf in leaves])
+
+    async def _score_leaf(self, leaf: "Leaf", version: int) -> EpisodeResult:
+        if leaf.episode is not None:
+            return await self._scored(leaf.episode, version)
+        assert leaf.failure is not None, "a path without an episode has a reason"
+        refused = leaf.failure.kind == ErrorKind.CANNOT_FORK
+        cause = FailureCause.COPY if refused else FailureCause.CRASHED
+        return EpisodeResult(failure=Failure(cause, leaf.failure.message))
 
     def group_of(self, draw: TaskDraw, results: Sequence[EpisodeResult | None]) -> Group:
         """Return the group of a draw so far; an episode without a result was cancelled because it took too long."""
@@ -262,9 +307,11 @@ class GroupRollout:
         work: Callable[[], Awaitable[T]],
         failed: Callable[[Failure], T],
         causes: Callable[[T], Collection[str]],
+        size: int = 1,
     ) -> T:
         """Run work with the limits on concurrency and time; try again if it crashes or loses its engine.
 
+        :param size: number of its episodes, which run concurrently.
         :param place: place in the run, for its trace.
         :param failed: makes the result of work that raised or did not end.
         :param causes: returns the causes for which a result has failed.
@@ -272,9 +319,9 @@ class GroupRollout:
         """
         tries = self._settings.tries
         while True:
-            async with self._slots:
+            async with self._take(size):
                 with episode_operation(f"{place}/{tries}", task.id, agent=what) as operation:
-                    result, lost = await self._try(what, task, work, failed)
+                    result, lost = await self._try(what, task, work, failed, size)
                     for cause in causes(result):
                         operation.failed(cause)
                     operation.finish()
@@ -289,11 +336,26 @@ class GroupRollout:
         again = "" if "same command" in lost.message else "; run the same command to resume"
         raise RunStopped(StopCause.MODEL, f"{lost.message}{again}") from lost
 
+    @asynccontextmanager
+    async def _take(self, size: int) -> AsyncGenerator[None]:
+        """Take the room of so many episodes, or all there is."""
+        async with AsyncExitStack() as stack:
+            async with self._entrance:
+                for _ in range(min(size, self._settings.at_once)):
+                    await stack.enter_async_context(self._slots)
+            yield
+
     async def _try(
-        self, what: str, task: Task, work: Callable[[], Awaitable[T]], failed: Callable[[Failure], T]
+        self,
+        what: str,
+        task: Task,
+        work: Callable[[], Awaitable[T]],
+        failed: Callable[[Failure], T],
+        size: int,
     ) -> tuple[T, RunStopped | None]:
         """Return the result of one try, and the reason if a model was unavailable."""
-        seconds = self._settings.seconds + GRACE_SECONDS
+        # Paths wait for each other at every decision.
+        seconds = self._settings.seconds * (1 if size == 1 else WAITING) + GRACE_SECONDS
         try:
             with anyio.move_on_after(seconds):
                 return await work(), None
@@ -312,10 +374,13 @@ class GroupRollout:
     ) -> EpisodeResult:
         version = self.version
         episode = await self._runner.play(task, seed, temperature=temperature, max_turns=max_turns)
+        return await self._scored(episode, version)
+
+    async def _scored(self, episode: Episode, version: int) -> EpisodeResult:
         failure = external_failure(episode)
         reward = 0.0
         if failure is None and episode.failure is None:
-            reward, failure = await self._reward(episode.answer, task, episode.verdict)
+            reward, failure = await self._reward(episode.answer, episode.task, episode.verdict)
         return EpisodeResult(episode=episode, failure=failure, reward=reward, version=version)
 
     async def _reward(

@@ -8,17 +8,18 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from enum import StrEnum
 from itertools import islice
-from math import prod
 from statistics import fmean, pstdev
 from typing import Final, NamedTuple, Self
 
 from msgspec import UNSET, Struct, UnsetType, field, structs
 
-from agentflow.trace import Episode, Failure, Plan, Reply, Task, Tokens, Tree, tokens_of
+from agentflow.trace import Episode, Failure, Task, Tokens, tokens_of
 
 MAX_CLASSES: Final = 20
 """Maximum number of classes with figures of their own."""
 _KEYS: Final = ("class", "source")
+_TREE: Final = 0
+"""Number of the tree of a group: it has one."""
 _NAME_CHARS: Final = 40
 
 
@@ -81,6 +82,8 @@ class FailureCause(StrEnum):
     """The reward could not be computed."""
     STALE = "stale"
     """Its weights are too old."""
+    COPY = "copy"
+    """The state of its tools could not be copied; another episode stands for it."""
 
 
 class EpisodeResult(Struct, frozen=True, kw_only=True):
@@ -103,12 +106,22 @@ class EpisodeResult(Struct, frozen=True, kw_only=True):
 
     @property
     def sampled_tokens(self) -> int:
-        """Number of tokens sampled by its calls whose tokens are known."""
-        if self.episode is None:
+        """Number of tokens sampled by its calls whose tokens are known, without those that an earlier path made, and with those of
+        equal continuations that were merged.
+        """
+        episode = self.episode
+        if episode is None:
             return int(sum(sample.details.get("sampled_tokens", 0.0) for sample in self.samples))
-        return sum(
-            len(tokens.sampled) for exchange in self.episode.exchanges for tokens in tokens_of(exchange)
+        counts = [
+            sum(len(tokens.sampled) for tokens in tokens_of(exchange)) for exchange in episode.exchanges
+        ]
+        first = episode.own_calls
+        merged = sum(
+            (point.drawn - 1) * counts[point.calls]
+            for point in episode.branches or ()
+            if point.calls >= first
         )
+        return sum(counts[first:]) + merged
 
 
 class Group(Struct, frozen=True, kw_only=True):
@@ -199,19 +212,29 @@ def sample_of(
 ) -> Sample:
     """Return an episode as a sample, with the exact calls of the trained roles; an unusable answer precedes its retry.
 
+    Of an episode that shares its beginning with others, each call has its node in their tree. A call of several episodes is in the
+    sample of each: its gradient is the sum over them.
+
     :param version: weights at its beginning; a version reported by the engine for a call takes precedence.
     """
-    calls = tuple(
-        tokens for exchange in episode.exchanges if exchange.role in trained for tokens in tokens_of(exchange)
-    )
+    calls: list[Tokens] = []
+    nodes: list[str] = []
+    points = episode.branches or ()
+    for position, exchange in enumerate(episode.exchanges):
+        if exchange.role in trained:
+            depth = sum(point.calls <= position for point in points)
+            sampled = tokens_of(exchange)
+            calls += sampled
+            nodes += ["-".join(map(str, (_TREE, *episode.path[:depth])))] * len(sampled)
     turns = episode.turns
-    return sample_of_calls(
+    sample = sample_of_calls(
         calls,
         group=group,
         id=f"{group}/{member}",
         reward=reward,
         temperature=temperature,
         version=version,
+        nodes=nodes if points else (),
         details={
             "turns": float(len(turns)),
             "tool_calls": float(sum(turn.action is not None for turn in turns)),
@@ -219,6 +242,7 @@ def sample_of(
             "answered": float(episode.failure is None),
         },
     )
+    return sample if episode.drawn == 1 else structs.replace(sample, multiplicity=episode.drawn)
 
 
 def sample_of_calls(
@@ -253,51 +277,6 @@ def sample_of_calls(
             "sampled_tokens": float(sum(len(call.sampled) for call in calls)),
         },
     )
-
-
-def samples_of_tree(
-    tree: Tree,
-    plans: Mapping[str, tuple[Reply[Plan], ...]],
-    rewards: Mapping[str, float],
-    *,
-    group: str,
-    temperature: float,
-    version: int = 0,
-) -> list[Sample]:
-    """Return the leaves of a tree as the episodes of a group; leaves without a reward are left out.
-
-    A sample has the planner's calls on the path to its leaf, including a last one without a child. A call whose proposals
-    lead to several leaves is in the sample of each: its gradient is the sum over its leaves, that is their number times
-    their mean advantage. An action proposed several times at one node runs once, and multiplies the leaves below it.
-
-    :param plans: replies of the planner by node.
-    :param rewards: rewards by leaf.
-    :param version: weights at its beginning; a version reported by the engine for a call takes precedence.
-    """
-    samples: list[Sample] = []
-    for leaf in tree.leaves():
-        if leaf.id not in rewards:
-            continue
-        path = tree.path(leaf.id)
-        calls = tuple(
-            tokens for node in path for reply in plans.get(node.id, ()) for tokens in tokens_of(reply)
-        )
-        sample = sample_of_calls(
-            calls,
-            group=group,
-            id=f"{group}/{leaf.id}",
-            reward=rewards[leaf.id],
-            temperature=temperature,
-            version=version,
-            details={
-                "turns": float(leaf.depth),
-                "tool_calls": float(leaf.depth),
-                "tool_errors": float(sum(node.failure is not None for node in path)),
-            },
-        )
-        multiplicity = prod(tree.drawn.get(node.id, 1) for node in path)
-        samples.append(structs.replace(sample, multiplicity=multiplicity))
-    return samples
 
 
 def optimizer_parts(batch: Batch, count: int) -> list[list[int]]:

@@ -2,7 +2,6 @@
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from functools import partial
 from typing import Protocol
 
 from msgspec import Struct
@@ -12,7 +11,6 @@ from agentflow.learner._debug import debug_rollouts
 from agentflow.learner._episode_runner import open_episode_runner
 from agentflow.learner._group_rollout import GroupRollout, GroupSettings, PolicyRollout
 from agentflow.learner._groups import EpisodeResult
-from agentflow.learner._tree_groups import TreeGroupRollout, open_tree_grower
 from agentflow.models import Accounts, ModelSettings
 from agentflow.rollouts import Assignment
 from agentflow.scoring import Metric
@@ -59,7 +57,7 @@ class RolloutFactory(Protocol):
 
 
 class TeamRollouts:
-    """Episodes of the team or a single agent, independent or as trees. Implements `RolloutFactory`."""
+    """Episodes of the team or a single agent, independent or branching. Implements `RolloutFactory`."""
 
     def __init__(self, metric: Metric | None = None) -> None:
         """Configure it.
@@ -76,13 +74,10 @@ class TeamRollouts:
     async def open(self, context: RolloutContext) -> AsyncGenerator[PolicyRollout]:
         """Open sandboxes, models and roles."""
         config = context.config
-        async with (
-            open_episode_runner(
-                config, context.assignment, context.models, self._metric, context.accounts
-            ) as runner,
-            open_tree_grower(config, runner) as trees,
-        ):
-            yield (GroupRollout if trees is None else partial(TreeGroupRollout, trees))(
+        async with open_episode_runner(
+            config, context.assignment, context.models, self._metric, context.accounts
+        ) as runner:
+            yield GroupRollout(
                 runner,
                 GroupSettings.of(config),
                 engine_ready=context.engine_ready,

@@ -482,6 +482,11 @@ class Episode(Struct, frozen=True, kw_only=True):
         return self.branches[-1].share if self.branches else 1
 
     @property
+    def own_calls(self) -> int:
+        """Position of the first model call that no earlier path of the task made."""
+        return next((point.calls for point in reversed(self.branches or ()) if point.position), 0)
+
+    @property
     def answer(self) -> str:
         """The direct answer; empty if there is none."""
         return "" if self.solution is None else self.solution.answer

@@ -68,8 +68,8 @@ class TuneConfig(TrainConfig):
 
     def _problems(self) -> Iterator[str]:
         yield from super()._problems()
-        if self.growth is not None:
-            yield "growth: trees grow from our own planner; leave it out, or use agentflow train"
+        if self.branching is not None:
+            yield "branching: episodes behind the gateway do not branch; leave it out, or use agentflow train"
         for name in _SET_BY_RUN:
             if name in self.gateway.model_fields_set:
                 yield f"gateway.{name}: the run sets it; leave it out"

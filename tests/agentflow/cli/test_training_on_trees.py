@@ -64,7 +64,7 @@ def test_settings_changed_in_place_apply_to_training(seeds: Path) -> None:
     assert episodes.generator_model.temperature == 0.3
     assert episodes.available_tools == ["rag:search"]
     assert episodes.resource_init_configs == {"rag": {"index_path": "docs"}}
-    assert training_of(config(seeds)).episodes.model_fields_set == set()
+    assert training_of(config(seeds)).episodes.model_fields_set == {"max_turns"}
 
 
 @pytest.mark.promise("supervisor:learner")
@@ -86,10 +86,9 @@ def test_the_tree_settings_of_a_synthesis_apply_to_training(seeds: Path) -> None
             learner=learner,
         )
     )
-    assert training.growth is not None
-    growth = training.growth.settings
-    assert (growth.max_depth, growth.branching_factor, growth.depth_threshold) == (3, 4, 1)
-    assert (growth.tips, growth.merge_duplicates) == ("Look twice.", True)
+    assert training.tree is not None
+    assert (training.tree.width, training.tree.leaves, training.tree.merge_duplicates) == (4, 4, True)
+    assert (training.episodes.max_turns, training.episodes.system_prompt) == (3, "Look twice.")
     assert training.episodes.available_tools == ["rag:search"]
     assert training.episodes.models["generator"].name == "frozen"
     assert training.episodes.models["planner"].name == "policy"
@@ -142,7 +141,7 @@ def test_its_settings_are_shown_as_those_of_the_training(
     words = [f"seeds_file={seeds}", 'learner={policy: {model: "m"}, engine: {api_key: "sesame"}}']
     assert main(["synth", "--print-config", *words]) == 0
     said = capsys.readouterr().out
-    assert "branching_factor: 2" in said
+    assert "width: 2" in said
     assert "sesame" not in said
 
 
