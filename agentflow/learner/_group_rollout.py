@@ -120,8 +120,12 @@ class EpisodeRunner(Protocol):
         """Run an episode; the same seed gives the same episode, as far as its models are deterministic."""
         ...
 
-    async def branch(self, task: Task, seed: str) -> "Sequence[Leaf]":
-        """Run the episodes of a task that share their beginnings. See docs/training.md."""
+
+class BranchingRunner(Protocol):
+    """Runs the episodes of a task that share their beginnings."""
+
+    async def __call__(self, task: Task, seed: str) -> "Sequence[Leaf]":
+        """Return the end of each path; the same seed gives the same paths, as far as the models are deterministic."""
         ...
 
 
@@ -144,8 +148,6 @@ class GroupSettings(Struct, frozen=True, kw_only=True):
     """Time limit of an episode."""
     tries: int = 3
     """Attempts for an episode that crashes or loses its engine."""
-    branches: bool = False
-    """The episodes of a group share their beginnings."""
 
     @classmethod
     def of(cls, config: "TrainConfig") -> "GroupSettings":
@@ -158,7 +160,6 @@ class GroupSettings(Struct, frozen=True, kw_only=True):
             at_once=rules.workers,
             seconds=rules.episode_seconds,
             tries=1 + rules.max_retries,
-            branches=config.branching is not None,
         )
 
 
@@ -170,17 +171,20 @@ class GroupRollout:
         runner: EpisodeRunner,
         settings: GroupSettings,
         *,
+        branch: BranchingRunner | None = None,
         engine_ready: Callable[[], Awaitable[None]] = ready_at_once,
         on_result: Callable[[EpisodeResult], None] | None = None,
     ) -> None:
         """Configure it.
 
+        :param branch: runs the episodes of a group, which share their beginnings; `None`: they are independent.
         :param engine_ready: waits until the engine answers.
         :param on_result: called with the result of each episode.
         """
         self.version = 0
         """Version of the weights that sample now."""
         self._runner = runner
+        self._branch = branch
         self._settings = settings
         self._slots = anyio.Semaphore(settings.at_once)
         self._entrance = anyio.Lock()
@@ -196,8 +200,8 @@ class GroupRollout:
         :param results: one slot for each of them, filled as they end.
         :raises RunStopped: if the run can't continue.
         """
-        if self._settings.branches:
-            return await self._tree(draw, size)
+        if self._branch is not None:
+            return await self._tree(draw, size, self._branch)
         filled: list[EpisodeResult | None] = [None] * size if results is None else results
 
         async def member(index: int) -> None:
@@ -208,14 +212,14 @@ class GroupRollout:
                 tasks.start_soon(member, index)
         return self.group_of(draw, filled)
 
-    async def _tree(self, draw: TaskDraw, size: int) -> Group:
+    async def _tree(self, draw: TaskDraw, size: int, branch: BranchingRunner) -> Group:
         """Run the episodes of a draw as one tree."""
         seed = digest([self._settings.seed, draw.number])
         results = await self._attempt(
             "tree",
             f"{draw.number}/{self.version}",
             draw.task,
-            partial(self._play_tree, draw.task, seed),
+            partial(self._play_tree, draw.task, seed, branch),
             lambda failure: [EpisodeResult(failure=failure)],
             lambda results: {result.failure.kind for result in results if result.failure is not None},
             size=size,
@@ -225,9 +229,9 @@ class GroupRollout:
                 self._on_result(result)
         return self.group_of(draw, results)
 
-    async def _play_tree(self, task: Task, seed: str) -> list[EpisodeResult]:
+    async def _play_tree(self, task: Task, seed: str, branch: BranchingRunner) -> list[EpisodeResult]:
         version = self.version
-        leaves = await self._runner.branch(task, seed)
+        leaves = await branch(task, seed)
         return await together([partial(self._score_leaf, leaf, version) for leaf in leaves])
 
     async def _score_leaf(self, leaf: "Leaf", version: int) -> EpisodeResult:

@@ -80,6 +80,7 @@ class TeamRollouts:
             yield GroupRollout(
                 runner,
                 GroupSettings.of(config),
+                branch=runner.branch if config.branching is not None else None,
                 engine_ready=context.engine_ready,
                 on_result=context.on_result,
             )

@@ -88,10 +88,9 @@ def hall() -> Iterator[None]:
 
 async def group_of(model: Library, depth: int, seed: int) -> Group:
     limits = EpisodeSettings(max_turns=depth, max_observation_chars=EACH, memory_chars=TOTAL)
-    rollout = GroupRollout(
-        TreePlayer(model, limits, leaves=4),
-        GroupSettings(trained=("agent",), temperature=1.0, seed=seed, branches=True),
-    )
+    player = TreePlayer(model, limits, leaves=4)
+    rules = GroupSettings(trained=("agent",), temperature=1.0, seed=seed)
+    rollout = GroupRollout(player, rules, branch=player.branch)
     return await rollout.group(DRAW, 4)
 
 

@@ -105,7 +105,8 @@ async def group_of(
 
     rollout = GroupRollout(
         player,
-        GroupSettings(trained=("agent",), temperature=1.0, seed=7, branches=True),
+        GroupSettings(trained=("agent",), temperature=1.0, seed=7),
+        branch=player.branch,
         engine_ready=ready,
         on_result=None if results is None else results.append,
     )
@@ -180,7 +181,9 @@ async def test_trees_grow_on_a_real_vllm_with_the_tokens_that_it_read_and_wrote(
     assignment = assign(config.rules_for("training"), [DRAW.task])
     async with open_episode_runner(config, assignment, models) as runner:
         leaves = await runner.branch(DRAW.task, "seed")
-        group = await GroupRollout(runner, replace(GroupSettings.of(config), seconds=800)).group(DRAW, 4)
+        group = await GroupRollout(
+            runner, replace(GroupSettings.of(config), seconds=800), branch=runner.branch
+        ).group(DRAW, 4)
     assert sum(leaf.episode.drawn for leaf in leaves if leaf.episode) == 4
     assert group.failures == ()
     assert sum(sample.multiplicity for sample in group.samples) == 4
