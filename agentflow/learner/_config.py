@@ -35,6 +35,26 @@ TEMPERATURE: Final = 0.7
 """Default sampling temperature of trained roles."""
 
 
+class EvidenceSettings(Section):
+    """Reward for the documents that an episode reads, beside that of its answer. See docs/training.md."""
+
+    weight: float = Field(default=1.0, gt=0, allow_inf_nan=False)
+    """Reward of a right answer for which exactly the needed documents were read, beyond that of the answer."""
+    beta: float = Field(default=2.0, gt=0, allow_inf_nan=False)
+    """Weight of recall against precision."""
+    unconditional: float = Field(default=0.1, ge=0, le=1)
+    """Share of it that does not depend on the answer."""
+
+    def reward(self, score: float, evidence: float) -> float:
+        """Return the reward of an answer's score and the F-beta of the documents that were read.
+
+        >>> EvidenceSettings(weight=0.5).reward(1.0, 0.5)
+        1.25
+        """
+        right = min(max(score, 0.0), 1.0)
+        return score + self.weight * evidence * (self.unconditional + (1 - self.unconditional) * right)
+
+
 class TaskSettings(Section):
     """Training tasks."""
 
@@ -55,6 +75,8 @@ class TaskSettings(Section):
     """
     metric_options: dict[str, object] = Field(default_factory=dict[str, object])
     """Options of the metric."""
+    evidence: EvidenceSettings | None = None
+    """Reward for reading the documents that a task needs; `None`: the answer alone is rewarded."""
 
 
 class EpisodeRules(RolloutConfig):
@@ -356,6 +378,8 @@ class TrainConfig(Settings):
         for name, section in (("tasks", self.tasks), ("validation", self.validation)):
             if section.reader is not None and (section.data_path or getattr(section, "benchmark_name", None)):
                 yield f"{name}.reader: there is another source; leave out data_path and benchmark_name"
+        if self.tasks.evidence is not None and self.growth is not None:
+            yield "tasks.evidence: trees of `growth` do not tell which documents were read; leave out one of them"
         if self.tasks.data_path and self.tasks.data_path == self.validation.data_path:
             yield "validation.data_path: these are the training tasks; name others"
 

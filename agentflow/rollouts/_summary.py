@@ -9,7 +9,7 @@ from typing import Final, Literal
 import anyio
 import anyio.to_thread
 import msgspec
-from msgspec import Struct, field
+from msgspec import UNSET, Struct, UnsetType, field
 
 from agentflow._private_files import open_private
 from agentflow._typeguards import is_object
@@ -109,6 +109,8 @@ class RolloutSummary(Struct, frozen=True, kw_only=True):
     """Mean score of tasks; `None`: nothing was scored."""
     interval: Interval | None
     """95 % confidence interval of the mean, over tasks."""
+    evidence: float | UnsetType = UNSET
+    """Mean score of the documents that episodes read; left out if no task names those that it needs."""
     pass_at: dict[str, float]
     """pass@k by k; only with several samples."""
     majority: float | None
@@ -177,6 +179,7 @@ class SummaryBuilder:
         self._tool_errors: Counter[str] = Counter()
         self._turns: list[float] = []
         self._seconds: list[float] = []
+        self._evidence: list[float] = []
 
     def add(self, result: TaskResult) -> None:
         """Count a result."""
@@ -190,6 +193,8 @@ class SummaryBuilder:
             self._unjudged.append(FailedTask(result.task.id, result.sample, unjudged.message))
         if result.episode is None:
             return
+        if (evidence := result.evidence) is not None:
+            self._evidence.append(evidence)
         self._endings[result.episode.ending] += 1
         self._calls.update(result.episode.calls)
         self._turns.append(len(result.turns))
@@ -229,6 +234,7 @@ class SummaryBuilder:
             perfect=sum(mark.right for mark in marks),
             score=scored.mean if evaluated else None,
             interval=scored.interval if evaluated else None,
+            evidence=_mean(self._evidence) if self._evidence else UNSET,
             pass_at=self._pass_at() if several else {},
             majority=self._mean_of(_by_majority) if several else None,
             best_by_verifier=self._mean_of(_by_verifier) if several else None,

@@ -68,6 +68,10 @@ def test_an_invalid_setting_is_an_error_of_one_line(word: str, message: str) -> 
             "policy.processes: backbone=verl starts its own processes",
         ),
         (
+            ["tasks.evidence.weight=1", "growth.max_depth=2"],
+            "tasks.evidence: trees of `growth` do not tell which documents were read",
+        ),
+        (
             ["tasks.data_path=a", "validation.data_path=a"],
             "validation.data_path: these are the training tasks",
         ),
