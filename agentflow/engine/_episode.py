@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, Literal, Protocol, TypeVar
 
-from msgspec import UNSET, Struct
+from msgspec import Struct
 from msgspec.structs import replace
 from pydantic import Field
 
@@ -295,10 +295,7 @@ class OpenEpisode:
         if not needed_documents(self.task):
             return tuple(self.turns)
         observed = [(turn, self._observations.get(turn.number, Observation())) for turn in self.turns]
-        return tuple(
-            replace(turn, sources=shown_sources(observation, turn.result) or UNSET)
-            for turn, observation in observed
-        )
+        return tuple(replace(turn, sources=shown_sources(seen, turn.result)) for turn, seen in observed)
 
     def count_tool(self, key: str, timed: TimedResult[ActionOutcome]) -> None:
         """Count the usage of models inside a tool."""

@@ -2,32 +2,35 @@
 
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 from msgspec import UNSET
 
-from agentflow.trace import Episode, NeededDocument, SourceSpan, Turn, needed_documents
+from agentflow.trace import Episode, NeededDocument, SourceSpan, needed_documents
 
 _READ_CHARS: Final = 1_000
 """Characters of a document from which it counts as read, in a result that shows several."""
 _READ_SHARE: Final = 0.5
 """Share of a document from which it counts as read there."""
+_SECTION_CHARS: Final = 40
+"""Characters that each section has at least, so that a part that begins within them shows it."""
 _SECTION: Final = re.compile(r"(.+)#(\d{1,12})", re.DOTALL)
 
 
 def evidence_score(episode: Episode, beta: float = 2.0) -> float | None:
-    """Return the F-beta of the documents that an episode has read; `None` if its task names none that it needs.
+    """Return the F-beta of the documents that an episode has read.
 
-    See docs/training.md.
+    It is `None` if its task names none that it needs, or a turn does not tell what it has shown. See docs/training.md.
 
     :param beta: weight of recall against precision.
     """
     needed = needed_documents(episode.task)
-    if not needed:
+    shown = [turn.sources for turn in episode.turns if turn.sources is not UNSET]
+    if not needed or len(shown) < len(episode.turns):
         return None
     names = _DocumentNames(needed)
-    read = {name for turn in episode.turns for name in names.read_in(turn)}
+    read = {name for sources in shown for name in names.read_in(sources)}
     found = len(read.intersection(document.id for document in needed))
     return (1 + beta**2) * found / (beta**2 * len(needed) + len(read))
 
@@ -44,10 +47,10 @@ class _DocumentNames:
             if section := _SECTION.fullmatch(document.id):
                 self._sections[section[1]].append((int(section[2]), document.id))
 
-    def read_in(self, turn: Turn) -> Iterator[str]:
-        """Yield the documents that a turn has read: needed ones by their id, others by any name."""
+    def read_in(self, sources: Iterable[SourceSpan]) -> Iterator[str]:
+        """Yield the documents that are read by one result: needed ones by their id, others by any name."""
         parts: defaultdict[str, list[SourceSpan]] = defaultdict(list)
-        for source in () if turn.sources is UNSET else turn.sources:
+        for source in sources:
             parts[source.document].append(source)
         for document, shown in parts.items():
             if len(parts) == 1 or _is_read(shown):
@@ -58,9 +61,9 @@ class _DocumentNames:
             yield self._ids.get(document, document)
             return
         for part in shown:
-            end = part.offset + part.end - part.start
-            sections = [id for start, id in self._sections[document] if 0 <= part.offset <= start < end]
-            yield from sections or [f"{document}#{part.offset}"]
+            first, end = part.offset - _SECTION_CHARS, part.offset + part.end - part.start
+            sections = [id for start, id in self._sections[document] if first < start < end]
+            yield from sections if sections and part.offset >= 0 else [f"{document}#{part.offset}"]
 
 
 def _is_read(shown: Sequence[SourceSpan]) -> bool:

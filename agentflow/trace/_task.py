@@ -265,7 +265,7 @@ class Turn(Struct, frozen=True, kw_only=True):
     seconds: float = 0.0
     """End of the turn, in seconds since the start of the episode. Not shown to the roles."""
     sources: tuple[SourceSpan, ...] | UnsetType = UNSET
-    """Parts of documents in `result`, kept if the task names the documents that it needs; left out if there are none."""
+    """Parts of documents in `result`; left out unless the task names the documents that it needs."""
 
     @property
     def failed(self) -> bool:

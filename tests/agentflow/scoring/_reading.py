@@ -72,9 +72,10 @@ async def episode_of(
     corpus: Mapping[str, str] | None = None,
     folder: Path | None = None,
     page: Page | None = None,
+    backends: dict[str, Any] | None = None,
     **settings: object,
 ) -> Episode:
-    """Run an episode that makes these calls, on the bundled documents or on others by their ids."""
+    """Run an episode that makes these calls, on the bundled documents, on others by their ids, or with other backends."""
     rag: dict[str, Any] = {}
     if corpus is not None and folder is not None:
         path = folder / "documents.jsonl"
@@ -90,12 +91,13 @@ async def episode_of(
         return Command("", actions[int(request.step.context)].arguments)
 
     script = Script(turns=len(actions), next=next_step, command=command)
-    async with Sandbox(SandboxSettings(backends={"rag": rag})) as sandbox, team(script) as (members, _):
+    chosen = SandboxSettings(backends=backends or {"rag": rag})
+    async with Sandbox(chosen) as sandbox, team(script) as (members, _):
         engine = EpisodeEngine(
             agent=TeamAgent(members)
             if agent == "team"
             else ToolAgent(CallingModel(actions), MemoryBlobStore()),
-            tools=await sandbox.tools(["rag_search", "rag_get"]),
+            tools=await sandbox.tools(sorted({action.tool for action in actions})),
             settings=EpisodeSettings.model_validate({"max_turns": len(actions) + 1, **settings}),
         )
         return await engine.solve(task_with(documents), sandbox, page or Book().open())

@@ -6,8 +6,9 @@ import msgspec
 import pytest
 
 from agentflow.learner import EvidenceSettings
+from agentflow.questions import documents_of
 from agentflow.scoring import evidence_score
-from agentflow.trace import Ending, Episode
+from agentflow.trace import Action, ActionOutcome, Ending, Episode, Node, Observation, Text
 from tests.agentflow.scoring._reading import episode_of, get, search, task_with
 from tests.agentflow.team._solving import Book
 
@@ -120,6 +121,40 @@ async def test_sections_of_one_document_are_found_by_their_places(
 
 
 @pytest.mark.promise("training:evidence")
+async def test_sections_that_a_synthesis_needs_of_a_manual_are_found_by_reading_their_passages(
+    tmp_path: Path,
+) -> None:
+    parts = (f"## Part {number}\n\n" + f"Pump {number} has {number} valves. " * 30 for number in range(9))
+    (tmp_path / "manual.md").write_text("# Manual\n\n" + "\n\n".join(parts), encoding="utf-8")
+    backends = {"document": {"folder": str(tmp_path)}}
+    grown = [Action("document_search", {"query": "pump 3"}), Action("document_read", {"start": 3_000})]
+    tree = await episode_of(grown, ["manual.md"], backends=backends)
+    nodes = [
+        Node(
+            id=str(turn.number),
+            action=turn.action,
+            outcome=ActionOutcome(
+                Observation((Text(turn.result),), () if turn.sources is msgspec.UNSET else turn.sources)
+            ),
+        )
+        for turn in tree.turns
+    ]
+    needed = [document.id for document in documents_of(nodes)][2:4]
+    assert all(id.startswith("manual.md#") for id in needed)
+    again = [Action("document_search", {"query": "pump 3", "max_results": 2})]
+    starts = [int(id.partition("#")[2]) for id in needed]
+    read = [
+        Action("document_read", {"start": start + moved, "end": start + 300})
+        for start, moved in zip(starts, (0, 30), strict=True)
+    ]
+    assert evidence_score(await episode_of(read, needed, backends=backends)) == 1.0
+    assert evidence_score(await episode_of(read[:1], needed, backends=backends)) == 5 / 9
+    searched = evidence_score(await episode_of(again, needed, backends=backends))
+    assert searched is not None
+    assert 0 < searched < 1
+
+
+@pytest.mark.promise("training:evidence")
 @pytest.mark.parametrize(
     "documents",
     [
@@ -155,9 +190,14 @@ async def test_unknown_names_are_needed_but_never_found() -> None:
     assert evidence_score(episode) == 5 / (4 * 5 + 1)
 
 
-def test_an_episode_that_read_nothing_has_score_0() -> None:
-    episode = Episode(task=task_with(["ossel"]), agent="team", ending=Ending.ANSWERED)
-    assert evidence_score(episode) == 0.0
+@pytest.mark.promise("training:evidence")
+async def test_an_episode_that_read_nothing_has_score_0_and_one_that_tells_nothing_has_none() -> None:
+    assert evidence_score(Episode(task=task_with(["ossel"]), agent="team", ending=Ending.ANSWERED)) == 0.0
+    nothing = await episode_of([search("zzzz")], ["ossel"])
+    assert (nothing.turns[0].sources, evidence_score(nothing)) == ((), 0.0)
+    recorded_without = await episode_of([get("ossel")], None)
+    untold = msgspec.structs.replace(recorded_without, task=task_with(["ossel"]))
+    assert evidence_score(untold) is None
 
 
 @pytest.mark.promise("training:evidence")

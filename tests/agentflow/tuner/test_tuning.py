@@ -18,8 +18,9 @@ from agentflow.learner._checkpoints import RolloutStore
 from agentflow.models import ModelSettings
 from agentflow.sandbox import Sandbox
 from agentflow.scoring import Scored
+from agentflow.testing import fake_endpoint
 from agentflow.trace import Failure, Task
-from agentflow.tuner import GatewayRollout, PolicyEndpoint
+from agentflow.tuner import GatewayRollout, PolicyEndpoint, atune
 from agentflow.tuner.judges import make_judge
 from tests.agentflow.gateway._registry import EchoModel
 from tests.agentflow.tuner._tuning import Address, CountingBackbone, gateway_at, says, some_tasks, tuned
@@ -386,3 +387,22 @@ async def test_an_agent_of_our_engine_is_rewarded_for_the_documents_that_it_read
     assert trained["episodes/evidence"] == 0.5
     validated = next(figures for figures in done.figures if "validation/score" in figures)
     assert (validated["validation/score"], validated["validation/evidence"]) == (0.0, 0.5)
+
+
+@pytest.mark.promise("training:evidence")
+async def test_our_own_team_tells_a_tuning_what_it_read() -> None:
+    question, documents = "When was Needle Light built?", {"documents": ["needle-light"]}
+    task = Task(index=0, id="a", question=question, references=("1834",), metadata=documents)
+    async with fake_endpoint() as url:
+        outcome = await atune(
+            "team",
+            [task],
+            backbone="debug",
+            episodes={"trained": ["generator"]},
+            engine={"base_url": url, "served_model_name": "any"},
+            schedule={"tasks_per_step": 1, "episodes_per_task": 1},
+            loss={"kl_coef": 0.0},
+            overrides=["tasks.evidence.weight=1"],
+        )
+    # The planner searched once, which showed five documents; the generator answered with random words.
+    assert outcome["figures"]["reward/mean"] == pytest.approx(0.1 * 5 / 9)
