@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, Generic, Literal, Protocol, TypeVar
 
 from msgspec import Struct
+from msgspec.structs import replace
 from pydantic import Field
 
 from agentflow.actors import SYSTEM_CLOCK, Clock
@@ -29,11 +30,14 @@ from agentflow.trace import (
     Failure,
     MemoryBlobStore,
     NextStep,
+    Observation,
     QueryAnalysis,
     Reply,
     Solution,
     Task,
     Turn,
+    needed_documents,
+    shown_sources,
 )
 
 T = TypeVar("T")
@@ -229,6 +233,7 @@ class OpenEpisode:
         """Time of the last result."""
         self._page = page
         self._actions = actions
+        self._observations: dict[int, Observation] = {}
         self._context = context
         self._clock = context.clock
         self._points = points
@@ -265,7 +270,7 @@ class OpenEpisode:
             agent=agent,
             ending=ending,
             analysis=self.analysis,
-            turns=tuple(self.turns),
+            turns=self.turns_with_sources(),
             solution=reply.value,
             failure=reply.failure,
             exchanges=tuple(self.exchanges),
@@ -329,7 +334,16 @@ class OpenEpisode:
         is_current = key not in self._page
         timed = await self._once(key, ActionOutcome, lambda: self._actions.run(action))
         self._actions.add(turn, action, timed.value, is_current=is_current)
+        if timed.value.observation.sources:
+            self._observations[turn] = timed.value.observation
         return timed
+
+    def turns_with_sources(self) -> tuple[Turn, ...]:
+        """Return all turns; if the task names the documents that it needs, with the parts of documents that they show."""
+        if not needed_documents(self.task):
+            return tuple(self.turns)
+        observed = [(turn, self._observations.get(turn.number, Observation())) for turn in self.turns]
+        return tuple(replace(turn, sources=shown_sources(seen, turn.result)) for turn, seen in observed)
 
     def count_tool(self, key: str, timed: TimedResult[ActionOutcome]) -> None:
         """Count the usage of models inside a tool."""

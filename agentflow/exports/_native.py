@@ -179,7 +179,7 @@ def _calls(tree: SeedRecord, earlier: set[str]) -> Iterator[ExportRow]:
 def token_rows(trees: Sequence[SeedRecord], export: ExportContext) -> Iterator[ExportRow | Dropped]:
     """Yield `input_ids` and `labels`: each sampled token is a label in exactly one row."""
     take = export.take
-    best = max(trees, key=lambda tree: tree.reward or 0.0, default=None)
+    best = max(trees, key=_score, default=None)
     earlier = set[str]()
     for tree in trees:
         if not tree.is_episode:
@@ -188,7 +188,7 @@ def token_rows(trees: Sequence[SeedRecord], export: ExportContext) -> Iterator[E
         if tree.reward is None and take is not Take.ALL:
             yield Dropped(tree.group, tree.id, DropReason.NO_SCORE)
             continue
-        if take is not Take.ALL and (tree.reward or 0.0) < 1.0:
+        if take is not Take.ALL and _score(tree) < 1.0:
             yield Dropped(tree.group, tree.id, DropReason.NOT_CORRECT)
             continue
         if take is Take.BEST and tree is not best:
@@ -197,6 +197,11 @@ def token_rows(trees: Sequence[SeedRecord], export: ExportContext) -> Iterator[E
         yield from _labelled(tree, _token_tree(tree, earlier))
         if not tree.calls:
             yield Dropped(tree.group, tree.id, DropReason.NO_TOKENS)
+
+
+def _score(tree: SeedRecord) -> float:
+    """Return the score of an episode's answer: its reward, unless that has other parts."""
+    return (tree.reward or 0.0) if tree.answer_score is None else tree.answer_score
 
 
 def _planner_rows(tree: SeedRecord, take: Take) -> Iterator[ExportRow | Dropped]:

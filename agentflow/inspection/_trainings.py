@@ -41,6 +41,7 @@ from agentflow.inspection._types import (
     empty_tree,
     numbered_calls,
 )
+from agentflow.learner import ANSWER_SCORE
 from agentflow.learner.trackers import METRICS, read_figures
 from agentflow.runs import is_output_active
 from agentflow.settings import read_run_settings
@@ -129,6 +130,7 @@ class TrainingFolder(RunReader):
                 calls=numbered_calls(sample.calls, episode.agent),
                 advantages={call: value for call, value in advantages.items() if value is not None},
                 reward=sample.reward,
+                answer_score=sample.details.get(ANSWER_SCORE),
                 leaf=_leaf_of(sample.id),
                 facts={**record.facts, **facts},
             )

@@ -481,6 +481,8 @@ class SeedRecord(Struct, frozen=True, kw_only=True):
     """Advantages of the sampled tokens of trained calls, by the id of the call."""
     reward: float | None = None
     """Reward or score of the episode."""
+    answer_score: float | None = None
+    """Score of its answer, if its reward has other parts."""
     leaf: str = ""
     """Id of the leaf, if the calls are those of a path in a tree of a training: other leaves share some of them."""
     facts: dict[str, Any] = field(default_factory=dict[str, Any])

@@ -13,12 +13,27 @@ from runtimes._lazy import lazy_exports
 if TYPE_CHECKING:
     from agentflow.learner._backbone import Backbone
     from agentflow.learner._checkpoints import Checkpoints
-    from agentflow.learner._config import FROZEN, JUDGE, POLICY, TrainConfig, load_train_config
+    from agentflow.learner._config import (
+        FROZEN,
+        JUDGE,
+        POLICY,
+        EvidenceSettings,
+        TrainConfig,
+        load_train_config,
+    )
     from agentflow.learner._debug import debug_counts, models_at_engine, report_step
     from agentflow.learner._engine import claimed_engine
     from agentflow.learner._episode_runner import open_episode_runner, open_sandbox_pool
     from agentflow.learner._group_rollout import PolicyRollout, external_failure
-    from agentflow.learner._groups import Batch, EpisodeResult, FailureCause, Group, TaskDraw
+    from agentflow.learner._groups import (
+        ANSWER_SCORE,
+        EVIDENCE,
+        Batch,
+        EpisodeResult,
+        FailureCause,
+        Group,
+        TaskDraw,
+    )
     from agentflow.learner._progress import TrainOutcome, TrainStatus
     from agentflow.learner._run import Reward, TrainRun, atrain, train
     from agentflow.learner._sources import TaskOrder
@@ -28,6 +43,8 @@ if TYPE_CHECKING:
     from agentflow.learner.packing import Row
 
 __all__ = [
+    "ANSWER_SCORE",
+    "EVIDENCE",
     "FROZEN",
     "JUDGE",
     "POLICY",
@@ -36,6 +53,7 @@ __all__ = [
     "Checkpoints",
     "EpisodeResult",
     "EpisodeTokens",
+    "EvidenceSettings",
     "FailureCause",
     "Group",
     "PolicyRollout",
@@ -75,12 +93,20 @@ __getattr__ = lazy_exports(
     {
         "._backbone": ["Backbone"],
         "._checkpoints": ["Checkpoints"],
-        "._config": ["FROZEN", "JUDGE", "POLICY", "TrainConfig", "load_train_config"],
+        "._config": ["FROZEN", "JUDGE", "POLICY", "EvidenceSettings", "TrainConfig", "load_train_config"],
         "._debug": ["debug_counts", "models_at_engine", "report_step"],
         "._engine": ["claimed_engine"],
         "._episode_runner": ["open_episode_runner", "open_sandbox_pool"],
         "._group_rollout": ["PolicyRollout", "external_failure"],
-        "._groups": ["Batch", "EpisodeResult", "FailureCause", "Group", "TaskDraw"],
+        "._groups": [
+            "ANSWER_SCORE",
+            "EVIDENCE",
+            "Batch",
+            "EpisodeResult",
+            "FailureCause",
+            "Group",
+            "TaskDraw",
+        ],
         "._progress": ["TrainOutcome", "TrainStatus"],
         "._token_page": ["EpisodeTokens", "RunTokens", "episodes_page"],
         ".packing": ["Row"],

@@ -35,6 +35,26 @@ TEMPERATURE: Final = 0.7
 """Default sampling temperature of trained roles."""
 
 
+class EvidenceSettings(Section):
+    """Reward for the documents that an episode reads, beside that of its answer. See docs/training.md."""
+
+    weight: float = Field(default=1.0, gt=0, allow_inf_nan=False)
+    """Reward of a right answer for which exactly the needed documents were read, beyond that of the answer."""
+    beta: float = Field(default=2.0, gt=0, allow_inf_nan=False)
+    """Weight of recall against precision."""
+    unconditional: float = Field(default=0.1, ge=0, le=1)
+    """Share of it that does not depend on the answer."""
+
+    def reward(self, score: float, evidence: float) -> float:
+        """Return the reward of an answer's score and the F-beta of the documents that were read.
+
+        >>> EvidenceSettings(weight=0.5).reward(1.0, 0.5)
+        1.25
+        """
+        right = min(max(score, 0.0), 1.0)
+        return score + self.weight * evidence * (self.unconditional + (1 - self.unconditional) * right)
+
+
 class TaskSettings(Section):
     """Training tasks."""
 
@@ -55,6 +75,8 @@ class TaskSettings(Section):
     """
     metric_options: dict[str, object] = Field(default_factory=dict[str, object])
     """Options of the metric."""
+    evidence: EvidenceSettings | None = None
+    """Reward for reading the documents that a task needs; `None`: the answer alone is rewarded."""
 
 
 class EpisodeRules(RolloutConfig):
@@ -380,6 +402,8 @@ class TrainConfig(Settings):
             yield "engine.server: no server is started because base_url names replicas; leave out one of them"
         if self.branching is not None:
             yield from self._branching_problems(self.branching)
+        elif self.loss.credit != "episode":
+            yield f"loss.credit: {self.loss.credit} compares episodes that share their beginnings; set branching, too"
         for name, section in (("tasks", self.tasks), ("validation", self.validation)):
             if section.reader is not None and (section.data_path or getattr(section, "benchmark_name", None)):
                 yield f"{name}.reader: there is another source; leave out data_path and benchmark_name"

@@ -147,7 +147,10 @@ def _lines(member: int, result: EpisodeResult) -> list[str]:
     if result.failure is not None:
         lines.append(f"    left out: {result.failure.kind}: {_short(result.failure.message)}")
     else:
-        lines.append(f"    reward: {result.reward:g}")
+        parts = ", ".join(
+            f"{name.replace('_', ' ')} {value:.3g}" for name, value in result.score_details.items()
+        )
+        lines.append(f"    reward: {result.reward:g}" + (f" ({parts})" if parts else ""))
     return lines
 
 

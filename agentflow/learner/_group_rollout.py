@@ -7,7 +7,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 import anyio
-from msgspec import Struct
+from msgspec import Struct, structs
 
 from agentflow.actors import together
 from agentflow.errors import (
@@ -20,8 +20,9 @@ from agentflow.errors import (
     error_line,
     unwrap_group,
 )
-from agentflow.learner._config import ValidationSettings
+from agentflow.learner._config import EvidenceSettings, ValidationSettings
 from agentflow.learner._groups import (
+    EVIDENCE,
     Batch,
     EpisodeResult,
     FailureCause,
@@ -32,7 +33,7 @@ from agentflow.learner._groups import (
     rewards_by_class,
     sample_of,
 )
-from agentflow.scoring import Metric, Scored, ScoreGuard, confidence_interval, pass_at
+from agentflow.scoring import Metric, Scored, ScoreGuard, confidence_interval, evidence_score, pass_at
 from agentflow.tasks import scored_verdict
 from agentflow.telemetry import episode_operation, get_logger, record_score
 from agentflow.trace import Ending, Episode, Failure, Task, TaskVerdict, digest
@@ -148,6 +149,8 @@ class GroupSettings(Struct, frozen=True, kw_only=True):
     """Time limit of an episode."""
     tries: int = 3
     """Attempts for an episode that crashes or loses its engine."""
+    evidence: EvidenceSettings | None = None
+    """Reward for the documents that an episode reads; `None`: none."""
 
     @classmethod
     def of(cls, config: "TrainConfig") -> "GroupSettings":
@@ -160,6 +163,7 @@ class GroupSettings(Struct, frozen=True, kw_only=True):
             at_once=rules.workers,
             seconds=rules.episode_seconds,
             tries=1 + rules.max_retries,
+            evidence=config.tasks.evidence,
         )
 
 
@@ -259,6 +263,7 @@ class GroupRollout:
                 trained=self._settings.trained,
                 temperature=self._settings.temperature,
                 version=result.version,
+                details=result.score_details,
             )
             samples.append(sample)
         return Group(
@@ -385,7 +390,8 @@ class GroupRollout:
         reward = 0.0
         if failure is None and episode.failure is None:
             reward, failure = await self._reward(episode.answer, episode.task, episode.verdict)
-        return EpisodeResult(episode=episode, failure=failure, reward=reward, version=version)
+        result = EpisodeResult(episode=episode, failure=failure, reward=reward, version=version)
+        return rewarded_for_evidence(result, self._settings.evidence)
 
     async def _reward(
         self, answer: str, task: Task, verdict: TaskVerdict | None
@@ -404,6 +410,24 @@ class GroupRollout:
             return 0.0, Failure(FailureCause.REWARD, scored.failure.message)
         record_score(self._runner.metric.name, scored.score)
         return scored.score, None
+
+
+def rewarded_for_evidence(result: EpisodeResult, settings: EvidenceSettings | None) -> EpisodeResult:
+    """Return a result with the score of the documents that its episode read and, if it answered, the reward for them.
+
+    See docs/training.md.
+
+    :param settings: `None`: they are not rewarded.
+    """
+    if result.episode is None:
+        return result
+    if settings is None:
+        return structs.replace(result, evidence=evidence_score(result.episode))
+    evidence = evidence_score(result.episode, settings.beta)
+    reward = result.reward
+    if evidence is not None and result.failure is None and result.episode.failure is None:
+        reward = settings.reward(reward, evidence)
+    return structs.replace(result, reward=reward, answer_score=result.reward, evidence=evidence)
 
 
 def external_failure(episode: Episode) -> Failure | None:
@@ -451,7 +475,7 @@ class Validation:
         for (index, _), result in results.items():
             if result.failure is None:
                 by_task.setdefault(index, []).append(result)
-        means = [fmean(result.reward for result in group) for group in by_task.values()]
+        means = [fmean(result.score for result in group) for group in by_task.values()]
         interval = confidence_interval(means)
         finished = [result for group in by_task.values() for result in group]
         figures = {
@@ -463,7 +487,7 @@ class Validation:
             **_episode_figures(finished),
             **rewards_by_class(
                 (
-                    (class_of(self._tasks[index]), fmean(result.reward for result in group))
+                    (class_of(self._tasks[index]), fmean(result.score for result in group))
                     for index, group in by_task.items()
                 ),
                 "validation/class",
@@ -481,15 +505,17 @@ class Validation:
 
 
 def _is_right(result: EpisodeResult) -> bool:
-    return result.reward >= _RIGHT if result.success is None else result.success
+    return result.score >= _RIGHT if result.success is None else result.success
 
 
 def _episode_figures(results: Sequence[EpisodeResult]) -> dict[str, float]:
-    """Return figures of validated episodes: of their turns, or those that they bring along."""
-    names = sorted({name for result in results for name in result.details} - {"version"})
+    """Return figures of validated episodes: of their turns, or those that they bring along, and of the documents read."""
+    evidence = [result.evidence for result in results if result.evidence is not None]
+    read = {f"validation/{EVIDENCE}": fmean(evidence)} if evidence else {}
+    names = sorted({name for result in results for name in result.details} - {"version", EVIDENCE})
     if names:
         means = {name: fmean(result.details.get(name, 0.0) for result in results) for name in names}
-        return {f"validation/{name}": value for name, value in means.items()}
+        return {**{f"validation/{name}": value for name, value in means.items()}, **read}
     episodes = [result.episode for result in results if result.episode is not None]
     turns = [turn for episode in episodes for turn in episode.turns]
     return {
@@ -497,4 +523,5 @@ def _episode_figures(results: Sequence[EpisodeResult]) -> dict[str, float]:
         "validation/answered": fmean([episode.failure is None for episode in episodes]) if episodes else 0.0,
         "validation/tool_errors": float(sum(turn.failed for turn in turns)),
         "validation/tool_calls": float(sum(turn.action is not None for turn in turns)),
+        **read,
     }

@@ -15,6 +15,10 @@ from msgspec import UNSET, Struct, UnsetType, field, structs
 
 from agentflow.trace import Episode, Failure, Task, Tokens, tokens_of
 
+ANSWER_SCORE: Final = "answer_score"
+"""Detail of a sample: the score of its answer, if its reward has other parts."""
+EVIDENCE: Final = "evidence"
+"""Detail of a sample: the score of the documents that it read."""
 MAX_CLASSES: Final = 20
 """Maximum number of classes with figures of their own."""
 _KEYS: Final = ("class", "source")
@@ -103,6 +107,21 @@ class EpisodeResult(Struct, frozen=True, kw_only=True):
     """Its samples, if the rollout made them: one for each trained agent."""
     details: dict[str, float] = field(default_factory=dict[str, float])
     """Figures of an episode without a record of turns."""
+    answer_score: float | None = None
+    """Score of its answer alone; `None`: the reward."""
+    evidence: float | None = None
+    """Score of the documents that it read; `None`: unknown, or its task names none that it needs."""
+
+    @property
+    def score(self) -> float:
+        """Score of its answer."""
+        return self.reward if self.answer_score is None else self.answer_score
+
+    @property
+    def score_details(self) -> dict[str, float]:
+        """Parts of its reward that are known apart."""
+        parts = {ANSWER_SCORE: self.answer_score, EVIDENCE: self.evidence}
+        return {name: value for name, value in parts.items() if value is not None}
 
     @property
     def sampled_tokens(self) -> int:
@@ -209,6 +228,7 @@ def sample_of(
     trained: Collection[str],
     temperature: float,
     version: int = 0,
+    details: Mapping[str, float] | None = None,
 ) -> Sample:
     """Return an episode as a sample, with the exact calls of the trained roles; an unusable answer precedes its retry.
 
@@ -216,6 +236,7 @@ def sample_of(
     sample of each: its gradient is the sum over them.
 
     :param version: weights at its beginning; a version reported by the engine for a call takes precedence.
+    :param details: further figures.
     """
     calls: list[Tokens] = []
     nodes: list[str] = []
@@ -240,6 +261,7 @@ def sample_of(
             "tool_calls": float(sum(turn.action is not None for turn in turns)),
             "tool_errors": float(sum(turn.failed for turn in turns)),
             "answered": float(episode.failure is None),
+            **(details or {}),
         },
     )
     return sample if episode.drawn == 1 else structs.replace(sample, multiplicity=episode.drawn)
@@ -298,9 +320,12 @@ def batch_figures(batch: Batch) -> dict[str, float]:
         "groups/flat_share": fmean([group.is_flat for group in batch.groups]) if batch.groups else 0.0,
         "reward/std": pstdev([sample.reward for sample in samples]) if samples else 0.0,
     }
-    names = sorted({name for sample in samples for name in sample.details} - {"version"})
+    names = sorted({name for sample in samples for name in sample.details} - {"version", EVIDENCE})
     for name in names:
         figures[f"episodes/{name}"] = fmean([sample.details.get(name, 0.0) for sample in samples])
+    # Some tasks of a mixture need no documents.
+    if evidence := [sample.details[EVIDENCE] for sample in samples if EVIDENCE in sample.details]:
+        figures[f"episodes/{EVIDENCE}"] = fmean(evidence)
     ages = [batch.version - sample.details.get("version", batch.version) for sample in samples]
     figures["staleness/mean"] = fmean(ages) if ages else 0.0
     figures["staleness/max"] = max(ages, default=0.0)

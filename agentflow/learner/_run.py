@@ -51,7 +51,7 @@ from agentflow.runs import (
     write_report_page,
 )
 from agentflow.scoring import Metric, OwnMetric
-from agentflow.trace import Task, digest
+from agentflow.trace import Task, digest, needed_documents
 
 Tasks: TypeAlias = str | PathLike[str] | Sequence[Task] | Mapping[str, Any]
 """A file of tasks, tasks, or that section of the settings."""
@@ -217,7 +217,7 @@ class TrainRun:
         if config.backbone == "debug":
             self._progress.phase = Phase.GROWING
             await self._read_tasks()
-            assignment = assign(rules_for_tasks(config, "training", self._tasks), self._tasks)
+            assignment = self._training_tasks()
             figures = await self.rollouts.debug(config, assignment, self._say)
             return TrainOutcome(steps=0, version=0, figures=figures, output_dir="", policy="")
         assignment, held_out = await self.prepare()
@@ -381,12 +381,23 @@ class TrainRun:
                 "schedule.replay: nothing is sampled, so validation is not possible; leave out its data_path"
             )
 
+    def _training_tasks(self) -> Assignment:
+        """Return the training tasks.
+
+        :raises ConfigurationError: if they can't be used.
+        """
+        config = self.config
+        assignment = assign(rules_for_tasks(config, "training", self._tasks), self._tasks)
+        if config.tasks.evidence is not None:
+            check_evidence(assignment.tasks)
+        return assignment
+
     def _assignments(self) -> tuple[Assignment, list[Task]]:
         """Return the training tasks and the held-out tasks."""
         config = self.config
         if config.schedule.replay is not None:
             return Assignment(tasks=[], name="replay", metric=""), []
-        assignment = assign(rules_for_tasks(config, "training", self._tasks), self._tasks)
+        assignment = self._training_tasks()
         if self._validation is None and config.validation.data_path is None:
             return assignment, []
         held_out = assign(rules_for_tasks(config, "validation", self._validation), self._validation)
@@ -414,6 +425,24 @@ class TrainRun:
     def _write_settings(self) -> None:
         with writable_output(self.config.output):
             write_private(self.config.output / SETTINGS_FILE, render_config(self.config).encode())
+
+
+def check_evidence(tasks: Sequence[Task]) -> None:
+    """Check that tasks name the documents that they need. See docs/training.md.
+
+    :raises ConfigurationError: one line, if none does, or one does it in another form.
+    """
+    named = False
+    for task in tasks:
+        try:
+            named = bool(needed_documents(task, strict=True)) or named
+        except ValueError as error:
+            raise ConfigurationError(f"tasks: task {task.id}: {error}, or leave out tasks.evidence") from None
+    if not named:
+        raise ConfigurationError(
+            "tasks.evidence: no task names the documents that it needs; add a field `documents` with their ids, as the "
+            "pairs of a synthesis have it, or leave it out"
+        )
 
 
 def _shared_task(tasks: Sequence[Task], held_out: Sequence[Task]) -> str:

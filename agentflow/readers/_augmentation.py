@@ -127,7 +127,9 @@ class Augmenter:
         stated = any(contains_phrase(task.question, reference) for reference in task.references)
         if not stated and any(contains_phrase(question, reference) for reference in references):
             return "answer in the question"
-        left_out = {"pass_rate", "attempts"} if paraphrase else {"pass_rate", "attempts", *_ORIGINS}
+        left_out = (
+            {"pass_rate", "attempts"} if paraphrase else {"pass_rate", "attempts", "documents", *_ORIGINS}
+        )
         metadata = {name: value for name, value in task.metadata.items() if name not in left_out}
         if not paraphrase and metadata.get("source") in _ORIGINS:
             del metadata["source"]

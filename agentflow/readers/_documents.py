@@ -63,7 +63,11 @@ def read_documents(source: ParsedSource, settings: ReaderSettings) -> Iterator[L
     number = 0
     for number, line in enumerate((folder / PAIRS).read_bytes().splitlines(), 1):
         pair = msgspec.json.decode(line, type=_Pair)
-        kept = {name: pair.metadata[name] for name in ("kind", "level", "hops") if name in pair.metadata}
+        kept = {
+            name: pair.metadata[name]
+            for name in ("kind", "level", "hops", "documents")
+            if name in pair.metadata
+        }
         yield (
             f"documents:{path}: question {number}",
             Task(

@@ -279,6 +279,12 @@ def _text(message: Mapping[str, Any]) -> str:
 
 class _StoredSample(Struct):
     reward: float
+    details: dict[str, float] = field(default_factory=dict[str, float])
+
+    @property
+    def score(self) -> float:
+        """Score of the answer: the reward, unless that has other parts."""
+        return self.details.get("answer_score", self.reward)
 
 
 class _StoredGroup(Struct):
@@ -296,7 +302,7 @@ def stored_rates(path: Path) -> dict[str, float]:
         pass_rates = {task.id: task.metadata.get("pass_rate") for task in read_tasks(f"traces:{path}")}
         return {id: rate for id, rate in pass_rates.items() if isinstance(rate, float)}
     decoder = msgspec.json.Decoder(_StoredGroup)
-    rewards: dict[str, list[float]] = {}
+    scores: dict[str, list[float]] = {}
     for step in steps:
         try:
             groups = [decoder.decode(line) for line in read_lines(step, path)]
@@ -308,9 +314,9 @@ def stored_rates(path: Path) -> dict[str, float]:
             # A group is a task and the number of its draw.
             task, drawn, _ = group.name.rpartition("@")
             if drawn:
-                rewards.setdefault(task, []).extend(sample.reward for sample in group.samples)
+                scores.setdefault(task, []).extend(sample.score for sample in group.samples)
     return {
-        task: sum(reward >= _RIGHT for reward in task_rewards) / len(task_rewards)
-        for task, task_rewards in rewards.items()
-        if task_rewards
+        task: sum(score >= _RIGHT for score in task_scores) / len(task_scores)
+        for task, task_scores in scores.items()
+        if task_scores
     }

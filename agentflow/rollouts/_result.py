@@ -7,7 +7,7 @@ from msgspec import UNSET, Struct, UnsetType
 
 from agentflow.engine import fixed_names
 from agentflow.runs import image_record
-from agentflow.scoring import Scored
+from agentflow.scoring import Scored, evidence_score
 from agentflow.trace import (
     ActionOutcome,
     Assessment,
@@ -75,6 +75,11 @@ class TaskResult(Struct, frozen=True, kw_only=True):
         return 0.0 if self.scored is None or self.failure is not None else self.scored.score
 
     @property
+    def evidence(self) -> float | None:
+        """Score of the documents that were read; `None` if the task names none that it needs, or no episode ended."""
+        return None if self.episode is None else evidence_score(self.episode)
+
+    @property
     def turns(self) -> tuple[Turn, ...]:
         """Turns of the episode."""
         return () if self.episode is None else self.episode.turns
@@ -122,6 +127,8 @@ def result_record(result: TaskResult) -> dict[str, object]:
         record["failure"] = result.failure
     if result.scored is not None and result.scored.failure is not None:
         record["not_judged"] = result.scored.failure
+    if (evidence := result.evidence) is not None:
+        record["evidence"] = evidence
     if task.metadata:
         record["metadata"] = task.metadata
     if episode is not None and episode.branches is not UNSET:

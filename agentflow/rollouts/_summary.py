@@ -145,6 +145,8 @@ class RolloutSummary(Struct, frozen=True, kw_only=True):
     """Mean score of tasks; `None`: nothing was scored."""
     interval: Interval | None
     """95 % confidence interval of the mean, over tasks."""
+    evidence: float | UnsetType = UNSET
+    """Mean score of the documents that episodes read; left out if no task names those that it needs."""
     pass_at: dict[str, float]
     """pass@k by k; only with several samples."""
     majority: float | None
@@ -216,6 +218,7 @@ class SummaryBuilder:
         self._turns: list[float] = []
         self._seconds: list[float] = []
         self._paths = BranchCounter(config) if config.branching is not None else None
+        self._evidence: list[float] = []
 
     def add(self, result: TaskResult) -> None:
         """Count a result."""
@@ -233,6 +236,8 @@ class SummaryBuilder:
             self._unjudged.append(FailedTask(result.task.id, result.sample, unjudged.message))
         if result.episode is None:
             return
+        if (evidence := result.evidence) is not None:
+            self._evidence.append(evidence)
         self._endings[result.episode.ending] += 1
         self._calls.update(result.episode.calls)
         self._turns.append(len(result.turns))
@@ -272,6 +277,7 @@ class SummaryBuilder:
             perfect=sum(mark.right for mark in marks),
             score=scored.mean if evaluated else None,
             interval=scored.interval if evaluated else None,
+            evidence=_mean(self._evidence) if self._evidence else UNSET,
             pass_at=self._pass_at() if several else {},
             majority=self._mean_of(_by_majority) if several else None,
             best_by_verifier=self._mean_of(_by_verifier) if several else None,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from unicodedata import east_asian_width
 
 import msgspec
-from msgspec import Struct
+from msgspec import UNSET, Struct
 
 from agentflow._decoding import DECODE_ERRORS, decode_reason
 from agentflow._folder_files import read_file
@@ -250,6 +250,8 @@ def _rows(summary: RolloutSummary) -> list[tuple[str, str]]:
             ("pass@k", ", ".join(f"{k}: {share:.1%}" for k, share in summary.pass_at.items()) or "none")
         )
         rows.append(("majority", f"{summary.majority:.1%}; best by verifier {summary.best_by_verifier:.1%}"))
+    if summary.evidence is not UNSET:
+        rows.append(("evidence", f"{summary.evidence:.1%} (F2 of the documents read)"))
     rows += [
         ("endings", counts_text(summary.endings)),
         ("turns", _spread(summary.turns, "{:.1f}")),

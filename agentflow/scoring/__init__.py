@@ -6,6 +6,7 @@ judged is a `failure`, never a wrong answer. Text written by a model is never ev
 
 from agentflow.scoring._answers import extract_answer, marked_answer
 from agentflow.scoring._choice import chosen_option
+from agentflow.scoring._evidence import evidence_score
 from agentflow.scoring._judge import Judge
 from agentflow.scoring._mathematics import same_answer
 from agentflow.scoring._metrics import (
@@ -48,6 +49,7 @@ __all__ = [
     "bootstrap",
     "chosen_option",
     "confidence_interval",
+    "evidence_score",
     "extract_answer",
     "majority",
     "make_metric",

@@ -51,6 +51,7 @@ from agentflow.text._windows import (
     excerpt,
     find_windows,
     name_terms,
+    placed_windows,
     search_terms,
     show_windows,
 )
@@ -76,6 +77,7 @@ __all__ = [
     "name_terms",
     "normalise",
     "normalise_squad",
+    "placed_windows",
     "plain_quantities",
     "quantities",
     "quantity",

@@ -41,6 +41,10 @@ _LABEL: Final = re.compile(r"[^:]{1,80}:(?= )")
 _SEPARATOR: Final = re.compile(r"[\s|:+=-]+")
 _STRUCTURED: Final = re.compile(r"^(?: +\S|#{1,6} |\d+[.)] |\[\d+\]|[-*•] )", re.MULTILINE)
 _WORD: Final = re.compile(r"\w+")
+_HEADER: Final = re.compile(
+    r"(?:… [\d,]{1,15} characters …\n)?\[([\d,]{1,15})–([\d,]{1,15})(?: of [\d,]{1,15})?\]\n"
+)
+"""Lines of `show_windows` before a window."""
 _NAME: Final = re.compile(r"\b[^\W\d_a-z][\w'’-]{2,}")
 
 
@@ -130,6 +134,22 @@ def show_windows(text: str, windows: Sequence[TextWindow]) -> str:
     if shown < len(text):
         lines.append(f"… {len(text) - shown:,} characters …")
     return "\n".join(lines)
+
+
+def placed_windows(text: str, shown: str) -> Iterator[tuple[TextWindow, int]]:
+    """Yield the windows of a text that `show_windows` has shown, each with its place in what was shown.
+
+    >>> list(placed_windows("abcdef", show_windows("abcdef", [TextWindow(0, 2), TextWindow(4, 6)])))
+    [(TextWindow(start=0, end=2), 11), (TextWindow(start=4, end=6), 37)]
+    """
+    position = 0
+    while header := _HEADER.match(shown, position):
+        start, end = (int(number.replace(",", "")) for number in header.groups())
+        position = header.end()
+        if not start < end <= len(text) or not shown.startswith(text[start:end], position):
+            return
+        yield TextWindow(start, end), position
+        position += end - start + 1
 
 
 def find_windows(

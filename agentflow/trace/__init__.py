@@ -18,6 +18,7 @@ See docs/tokens.md.
 """
 
 from agentflow.trace._chat import ChatBuilder, ChatMessage
+from agentflow.trace._evidence import NeededDocument, needed_documents, shown_sources
 from agentflow.trace._identity import (
     canonical,
     canonical_text,
@@ -150,6 +151,7 @@ __all__ = [
     "Memory",
     "MemoryBlobStore",
     "ModelText",
+    "NeededDocument",
     "NextStep",
     "NextStepRequest",
     "Node",
@@ -197,7 +199,9 @@ __all__ = [
     "digest",
     "html_page",
     "html_spans",
+    "needed_documents",
     "node_id",
+    "shown_sources",
     "token_texts",
     "tokens_of",
     "trajectory_id",

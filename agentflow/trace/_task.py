@@ -9,7 +9,7 @@ from typing import Any, Generic
 
 from msgspec import UNSET, Struct, UnsetType, field
 
-from agentflow.trace._node import Action, Blob, Failure, Isolation, Tokens, Usage
+from agentflow.trace._node import Action, Blob, Failure, Isolation, SourceSpan, Tokens, Usage
 from agentflow.trace._roles import Example, Request, T_co, ToolCard
 
 
@@ -264,6 +264,8 @@ class Turn(Struct, frozen=True, kw_only=True):
     """Reasoning of the planner or the agent before the step. Not shown to the roles."""
     seconds: float = 0.0
     """End of the turn, in seconds since the start of the episode. Not shown to the roles."""
+    sources: tuple[SourceSpan, ...] | UnsetType = UNSET
+    """Parts of documents in `result`; left out unless the task names the documents that it needs."""
 
     @property
     def failed(self) -> bool:

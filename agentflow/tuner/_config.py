@@ -70,6 +70,8 @@ class TuneConfig(TrainConfig):
         yield from super()._problems()
         if self.branching is not None:
             yield "branching: episodes behind the gateway do not branch; leave it out, or use agentflow train"
+        if self.tasks.evidence is not None and self.solve != TEAM:
+            yield "tasks.evidence: the documents that this agent's tools show are unknown; leave it out, or set solve=team"
         for name in _SET_BY_RUN:
             if name in self.gateway.model_fields_set:
                 yield f"gateway.{name}: the run sets it; leave it out"

@@ -17,6 +17,7 @@ from typing import Final
 
 import anyio
 from anyio.lowlevel import checkpoint
+from msgspec import structs
 
 from agentflow.errors import AgentFlowError, ConfigurationError
 from agentflow.gateway import (
@@ -33,8 +34,11 @@ from agentflow.gateway import (
     trained_tokens,
 )
 from agentflow.learner import (
+    ANSWER_SCORE,
+    EVIDENCE,
     Batch,
     EpisodeResult,
+    EvidenceSettings,
     FailureCause,
     Group,
     Sample,
@@ -73,6 +77,7 @@ class GatewayRollout:
         seed: int = 0,
         version: int = 0,
         own_tasks: bool = False,
+        evidence: EvidenceSettings | None = None,
         engine_ready: Callable[[], Awaitable[None]] = checkpoint,
         on_result: Callable[[EpisodeResult], None] | None = None,
     ) -> None:
@@ -83,6 +88,7 @@ class GatewayRollout:
         :param seed: seed of everything that is sampled.
         :param version: version of the weights that sample now.
         :param own_tasks: a group is the next one that clients have played for a task of their own, whatever is drawn.
+        :param evidence: reward for the documents that an episode reads, by its figure `evidence`.
         :param engine_ready: waits until the engine answers.
         :param on_result: called with the result of each episode.
         """
@@ -100,6 +106,7 @@ class GatewayRollout:
         self._arrived: dict[str, EndedEpisode] = {}
         self._ids: dict[int, list[str]] = {}
         self._own_tasks = own_tasks
+        self._evidence = evidence
         self._own_groups: dict[str, dict[str, EndedEpisode]] = {}
         self._own_changed = anyio.Event()
         self._validated: list[str] = []
@@ -329,12 +336,20 @@ class GatewayRollout:
         except UnusableOutcome as error:
             logger.warning("episode left out", episode=offer.id, task=offer.task.id, problem=str(error))
             return EpisodeResult(failure=Failure(FailureCause.REWARD, str(error)), version=ended.version)
+        evidence = outcome.metrics.get(EVIDENCE)
+        score = None
+        if self._evidence is not None:
+            score = fmean(sample.reward for sample in samples)
+            rewarded = evidence if outcome.metrics.get("answered", 1.0) else 0.0
+            samples = tuple(_rewarded(sample, self._evidence, rewarded or 0.0) for sample in samples)
         return EpisodeResult(
             reward=fmean(sample.reward for sample in samples),
             version=ended.version,
             success=outcome.success,
             samples=samples,
             details=_shared_details(samples),
+            answer_score=score,
+            evidence=evidence,
         )
 
     async def _scored(self, ended: EndedEpisode, calls: Sequence[RecordedCall]) -> EpisodeOutcome:
@@ -344,6 +359,12 @@ class GatewayRollout:
         failure = Failure(FailureCause.REWARD, outcome.failure) if outcome.failure else None
         self._guard.check(Scored(0.0, failure=failure), offer.task.id)
         return outcome
+
+
+def _rewarded(sample: Sample, settings: EvidenceSettings, evidence: float) -> Sample:
+    """Return a sample with the reward for the documents that its episode read."""
+    details = {**sample.details, ANSWER_SCORE: sample.reward}
+    return structs.replace(sample, reward=settings.reward(sample.reward, evidence), details=details)
 
 
 def _lost(ended: EndedEpisode) -> Failure:

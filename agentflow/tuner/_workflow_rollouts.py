@@ -14,6 +14,7 @@ from agentflow.actors import Supervisor
 from agentflow.errors import ConfigurationError, RunStopped, StopCause
 from agentflow.gateway import EpisodeOutcome, EpisodeState, Gateway, GatewayClient, GatewaySettings
 from agentflow.learner import (
+    EVIDENCE,
     JUDGE,
     POLICY,
     EpisodeResult,
@@ -33,6 +34,7 @@ from agentflow.learner import (
 from agentflow.models import Accounts, Model, ModelEndpoints, ModelSettings, make_model
 from agentflow.rollouts import Assignment
 from agentflow.runs import open_models
+from agentflow.scoring import evidence_score
 from agentflow.tasks import scored_verdict
 from agentflow.trace import Task
 from agentflow.tuner._config import TuneConfig
@@ -92,6 +94,10 @@ async def open_team_workflow(
                 "tool_errors": float(sum(turn.failed for turn in episode.turns)),
                 "answered": float(episode.failure is None),
             }
+            rules = config.tasks.evidence
+            evidence = evidence_score(episode) if rules is None else evidence_score(episode, rules.beta)
+            if evidence is not None:
+                figures[EVIDENCE] = evidence
             if episode.failure is not None:
                 return EpisodeOutcome(answer="", reward=0.0, metrics=figures)
             if episode.verdict is None:
@@ -219,6 +225,7 @@ class WorkflowRollouts:
                 seed=self._config.seed,
                 version=context.version,
                 own_tasks=self._own_tasks,
+                evidence=self._config.tasks.evidence,
                 engine_ready=context.engine_ready,
                 on_result=context.on_result,
             )

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec.structs import replace
 
 from agentflow.exports import Dropped, DropReason, ExportContext, ExportRow, Take, export_run
 from agentflow.exports._native import native_rows, token_rows
@@ -80,13 +81,16 @@ def test_rows_of_wrong_episodes_are_left_out_by_default() -> None:
         episode("a", (call("1", (1,), (2,)),)),
         episode("b", (call("1", (1,), (3,)),), 0.0),
         episode("c", (), None),
+        replace(episode("d", (call("1", (1,), (4,)),), 1.4), answer_score=0.6),
+        replace(episode("e", (call("1", (1,), (5,)),), 1.4), answer_score=1.0),
     ]
     dropped = {
         one.id: one.reason
         for one in token_rows(found, ExportContext(take=Take.CORRECT))
         if isinstance(one, Dropped)
     }
-    assert dropped == {"b": DropReason.NOT_CORRECT, "c": DropReason.NO_SCORE}
+    wrong = DropReason.NOT_CORRECT
+    assert dropped == {"b": wrong, "c": DropReason.NO_SCORE, "d": wrong}
     dropped = {
         one.id: one.reason
         for one in token_rows(found, ExportContext(take=Take.ALL))

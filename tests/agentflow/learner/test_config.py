@@ -67,6 +67,10 @@ def test_an_invalid_setting_is_an_error_of_one_line(word: str, message: str) -> 
             ["backbone=verl", "policy.model=m", "policy.processes=2"],
             "policy.processes: backbone=verl starts its own processes",
         ),
+        (["branching.search=beam", "branching.guide=a:b"], "branching.search: training needs the answers"),
+        (["branching.roles=[cook]"], "branching.roles: there is no role cook"),
+        (["loss.credit=siblings"], "loss.credit: siblings compares episodes that share their beginnings"),
+        (["growth.depth=2"], "depth is unknown"),
         (
             ["tasks.data_path=a", "validation.data_path=a"],
             "validation.data_path: these are the training tasks",

@@ -7,6 +7,7 @@ import pytest
 import mcp_servers
 from agentflow.errors import ConfigurationError
 from agentflow.readers import read_tasks
+from agentflow.trace import needed_documents
 
 CORPUS = Path(mcp_servers.__file__).parent / "rag/corpus/documents.jsonl"
 
@@ -18,6 +19,7 @@ def test_documents_become_tasks_once_for_the_same_content(tmp_path: Path) -> Non
     options = {"seeds": ["Explore the Grey Petrel."], "synthesis": {"max_depth": 2}}
     tasks = list(read_tasks(f"documents:{documents}", options=options, cache=str(cache)))
     assert tasks and all(task.references and task.metadata["source"] == "documents" for task in tasks)
+    assert all(needed_documents(task) for task in tasks)
     journals = {path: path.stat().st_mtime_ns for path in cache.rglob("trees.jsonl")}
     assert list(read_tasks(f"documents:{documents}", options=options, cache=str(cache))) == tasks
     moved = documents.rename(tmp_path / "moved.jsonl")

@@ -92,6 +92,19 @@ def test_pass_rates_of_a_training_are_those_of_its_stored_episodes(tmp_path: Pat
         prepare_tasks(tasks, filters=[{"pass_rate": {"results": str(tmp_path / "none")}}])
 
 
+@pytest.mark.promise("readers:pass_rate")
+def test_pass_rates_of_a_training_that_rewards_evidence_are_those_of_its_answers(tmp_path: Path) -> None:
+    samples = tuple(
+        Sample(task="a@0", id=str(number), reward=1.3, calls=(), details={"answer_score": score})
+        for number, score in enumerate((1.0, 0.5))
+    )
+    groups = (Group(number=0, name="a@0", samples=samples),)
+    RolloutStore(tmp_path / "rollouts").write(Batch(step=1, version=0, taken=1, groups=groups))
+    window = {"pass_rate": {"low": 0.0, "high": 1.0, "results": str(tmp_path)}}
+    [prepared] = prepare_tasks([task("a", "A?")], filters=[window]).tasks
+    assert prepared.metadata["pass_rate"] == 0.5
+
+
 @pytest.mark.promise("readers:function_filters")
 async def test_functions_decide_and_give_reasons(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)

@@ -9,7 +9,7 @@ from pydantic import SecretStr
 
 from agentflow.errors import ConfigurationError
 from agentflow.learner import TrainConfig
-from agentflow.rollouts import RolloutConfig, assign, load_rollout_config
+from agentflow.rollouts import BranchingSettings, RolloutConfig, assign, load_rollout_config
 from agentflow.runs import RoleModel, render_config
 
 ROOT = Path(__file__).parents[3]
@@ -66,7 +66,7 @@ def clean(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 def shown(config: RolloutConfig, name: str) -> object:
     """A field as a file would say it."""
     own: object = getattr(config, name)
-    if isinstance(own, RoleModel):
+    if isinstance(own, RoleModel | BranchingSettings):
         return own.model_dump(mode="json", exclude_unset=True)
     if name == "tool_models":
         return config.model_dump(mode="json", exclude_unset=True).get(name, {})

@@ -8,11 +8,13 @@ from typing import Any
 
 import anyio
 import pytest
+from msgspec import structs
 
 from agentflow import quick_rollout, rollout
 from agentflow.errors import ConfigurationError, RunStopped, StopCause
 from agentflow.learner.data import read_conversations
 from agentflow.rollouts import RESULTS, SUMMARY, TRAJECTORIES, RolloutRun, aquick_rollout, arollout
+from agentflow.rollouts.analysis import summary_card
 from agentflow.runs import Phase
 from agentflow.sandbox import register_api_tool
 from agentflow.sandbox._api_tools import registered_tools
@@ -250,6 +252,22 @@ async def test_each_sample_is_an_episode_and_is_in_the_summary(tmp_path: Path) -
     assert [(line["task_id"], line["sample"]) for line in lines(tmp_path, RESULTS)] == [
         (task, sample) for task in ("q1", "q2") for sample in range(3)
     ]
+
+
+@pytest.mark.promise("rollout:evidence")
+async def test_results_and_summary_have_the_evidence_of_tasks_that_name_their_documents(
+    tmp_path: Path,
+) -> None:
+    first, second = some_tasks(2)
+    tasks = [structs.replace(first, metadata={"documents": [{"id": "needle-light"}]}), second]
+    _, summary = await run_to_the_end(config_for(tmp_path), tasks)
+    [with_documents, without] = lines(tmp_path, RESULTS)
+    # One search showed the document among five.
+    assert with_documents["evidence"] == summary.evidence == 5 / (4 + 5)
+    assert "evidence" not in without
+    assert "55.6% (F2 of the documents read)" in summary_card(summary)
+    _, summary = await run_to_the_end(config_for(tmp_path / "other"), [second])
+    assert "evidence" not in json.loads((tmp_path / "other" / SUMMARY).read_text(encoding="utf-8"))
 
 
 @pytest.mark.promise("rollout:saved")

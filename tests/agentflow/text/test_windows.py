@@ -8,7 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from agentflow.text import TextWindow, excerpt, find_windows, name_terms, search_terms, show_windows
+from agentflow.text import (
+    TextWindow,
+    excerpt,
+    find_windows,
+    name_terms,
+    placed_windows,
+    search_terms,
+    show_windows,
+)
 
 PROSE = " ".join(f"In year {year} the harbour of Vell paid {year % 97} crowns." for year in range(2_000))
 MARK = re.compile(r"^(?:… ([\d,]+) characters …|\[([\d,]+)–([\d,]+)(?: of ([\d,]+))?\])$", re.MULTILINE)
@@ -50,6 +58,12 @@ def test_an_excerpt_fits_its_limit_and_accounts_for_every_character(
     assert len(shown) <= limit
     windows = find_windows(text, limit, search_terms("keeper Ada Holm"))
     assert all(one.end < other.start for one, other in pairwise(windows))
+    placed = list(placed_windows(text, shown))
+    assert [window for window, _ in placed] == list(windows)
+    assert all(
+        shown[place:].startswith(text[window.start : window.end] + "\n" * (window.end < len(text)))
+        for window, place in placed
+    )
     if not MARK.search(text):
         assert total_of(shown, text) == len(text)
     start = data.draw(st.integers(0, len(text) - 1))
@@ -71,6 +85,15 @@ def test_a_passage_deep_in_a_long_text_is_found_and_shown_with_its_offsets() -> 
     # A name counts where no other word leads there.
     assert fact in excerpt(page, 2_000, frozenset(), name_terms("Nothing but Holm."))
     assert fact not in excerpt(page, 2_000)
+
+
+@pytest.mark.promise("synthesis:windows")
+def test_windows_are_told_from_lines_of_a_text_that_look_like_theirs() -> None:
+    text = "[0–900 of 900]\n" + "A page. " * 200 + "\n… 7 characters …\n[5–9]\nwxyz\n" + "More. " * 200
+    windows = find_windows(text, 400)
+    assert [window for window, _ in placed_windows(text, show_windows(text, windows))] == list(windows)
+    assert list(placed_windows(text, "[0–900 of 900]\nanything else")) == []
+    assert list(placed_windows(text, "[0–99,999,999]\nA page.")) == []
 
 
 @pytest.mark.promise("synthesis:windows")

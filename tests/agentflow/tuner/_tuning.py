@@ -22,7 +22,7 @@ from agentflow.gateway import (
     GatewayClient,
     GatewaySettings,
 )
-from agentflow.learner import Row, TaskOrder, TrainConfig
+from agentflow.learner import EvidenceSettings, Row, TaskOrder, TrainConfig
 from agentflow.learner._checkpoints import Checkpoints, RolloutStore
 from agentflow.learner._config import Schedule, ValidationSettings
 from agentflow.learner._group_rollout import Validation
@@ -149,6 +149,7 @@ async def tuned(
     steps: int = 1,
     seconds: float = 60.0,
     own_tasks: bool = False,
+    evidence: EvidenceSettings | None = None,
     engine_ready: Callable[[], Coroutine[Any, Any, None]] | None = None,
     clients: Callable[[Address], Coroutine[Any, Any, None]] | None = None,
     **schedule: Any,  # noqa: ANN401 - any setting of the schedule
@@ -173,6 +174,7 @@ async def tuned(
             temperature=1.0,
             seed=7,
             own_tasks=own_tasks,
+            evidence=evidence,
             engine_ready=engine_ready or nothing,
         )
         checkpoints = Checkpoints(folder / "checkpoints")

@@ -13,12 +13,14 @@ from openai import AsyncOpenAI, OpenAI
 
 from agentflow.errors import ConfigurationError, ModelFailure, ModelFailureKind, RunStopped
 from agentflow.gateway import AgentSettings, EpisodeLimits, EpisodeOutcome, GatewayClient, GatewaySettings
+from agentflow.learner import EvidenceSettings
 from agentflow.learner._checkpoints import RolloutStore
 from agentflow.models import ModelSettings
 from agentflow.sandbox import Sandbox
 from agentflow.scoring import Scored
+from agentflow.testing import fake_endpoint
 from agentflow.trace import Failure, Task
-from agentflow.tuner import GatewayRollout, PolicyEndpoint
+from agentflow.tuner import GatewayRollout, PolicyEndpoint, atune
 from agentflow.tuner.judges import make_judge
 from tests.agentflow.gateway._registry import EchoModel
 from tests.agentflow.tuner._tuning import Address, CountingBackbone, gateway_at, says, some_tasks, tuned
@@ -358,3 +360,49 @@ async def test_calls_that_a_killed_trainer_held_continue_with_the_next_one(tmp_p
         rollout = GatewayRollout(client, make_judge("exact_match"), temperature=1.0)
         async with rollout.running():
             assert not (await client.status()).held
+
+
+@pytest.mark.promise("training:evidence")
+async def test_an_agent_of_our_engine_is_rewarded_for_the_documents_that_it_read(tmp_path: Path) -> None:
+    async def solve(task: Task, policy: PolicyEndpoint) -> EpisodeOutcome:
+        await says(policy, task.question)
+        member = policy.episode.rpartition("/")[2]
+        answered = float(member != "2")
+        metrics = {"evidence": 0.5, "answered": answered}
+        return EpisodeOutcome(answer="", reward=float(member == "1"), metrics=metrics)
+
+    done = await tuned(
+        tmp_path,
+        solve,
+        some_tasks(1),
+        held_out=some_tasks(2)[1:],
+        evidence=EvidenceSettings(),
+        tasks_per_step=1,
+        episodes_per_task=3,
+    )
+    trained = next(figures for figures in done.figures if "reward/mean" in figures)
+    # A wrong answer, a right one, and none.
+    assert trained["reward/mean"] == pytest.approx((0.05 + 1.5 + 0) / 3)
+    assert trained["episodes/answer_score"] == pytest.approx(1 / 3)
+    assert trained["episodes/evidence"] == 0.5
+    validated = next(figures for figures in done.figures if "validation/score" in figures)
+    assert (validated["validation/score"], validated["validation/evidence"]) == (0.0, 0.5)
+
+
+@pytest.mark.promise("training:evidence")
+async def test_our_own_team_tells_a_tuning_what_it_read() -> None:
+    question, documents = "When was Needle Light built?", {"documents": ["needle-light"]}
+    task = Task(index=0, id="a", question=question, references=("1834",), metadata=documents)
+    async with fake_endpoint() as url:
+        outcome = await atune(
+            "team",
+            [task],
+            backbone="debug",
+            episodes={"trained": ["generator"]},
+            engine={"base_url": url, "served_model_name": "any"},
+            schedule={"tasks_per_step": 1, "episodes_per_task": 1},
+            loss={"kl_coef": 0.0},
+            overrides=["tasks.evidence.weight=1"],
+        )
+    # The planner searched once, which showed five documents; the generator answered with random words.
+    assert outcome["figures"]["reward/mean"] == pytest.approx(0.1 * 5 / 9)
