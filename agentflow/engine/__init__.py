@@ -7,7 +7,7 @@
 Agents and roles are classes of your own or those of `agentflow.team`. See docs/engine.md.
 """
 
-from agentflow.engine._branching import BranchingEngine, Guide, Leaf
+from agentflow.engine._branching import BranchingEngine, Guide, Leaf, StateCopy
 from agentflow.engine._episode import (
     AgentWork,
     DecisionPoints,
@@ -75,6 +75,7 @@ __all__ = [
     "PlannerPort",
     "Prepare",
     "Search",
+    "StateCopy",
     "TimedResult",
     "TreeSearch",
     "UncertainDecisions",

@@ -3,7 +3,7 @@
 import time
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import lru_cache
 from pathlib import Path
@@ -357,16 +357,15 @@ class JournalRun(RunReader, Generic[R]):
                 chunk = self._journal.seeds(self._run, after=last, limit=_CHUNK)
             for stored in chunk:
                 with damage_reported(f"{shown}: {stored.seed.id}"):
-                    record = self._record(stored)
-                if record is not None:
-                    yield record
+                    records = list(self._seed_records(stored))
+                yield from records
             if not chunk:
                 return
             last = chunk[-1].seed.index
 
     @abstractmethod
-    def _record(self, stored: StoredSeed) -> SeedRecord | None:
-        """Return all that the run has of a seed; `None`: nothing."""
+    def _seed_records(self, stored: StoredSeed) -> Iterable[SeedRecord]:
+        """Return all that the run has of a seed: a record for each of its episodes."""
 
     @abstractmethod
     def _summaries(self, stored_seeds: Sequence[StoredSeed]) -> list[SeedSummary]: ...

@@ -6,10 +6,10 @@ from itertools import chain, groupby
 from typing import Any, Final, NamedTuple
 
 import msgspec
-from msgspec import Struct
+from msgspec import UNSET, Struct
 from msgspec.structs import replace
 
-from agentflow.engine import TimedResult
+from agentflow.engine import StateCopy, TimedResult
 from agentflow.inspection._reader import (
     JournalRun,
     call_of,
@@ -51,12 +51,18 @@ from agentflow.trace import (
     TokenTree,
     Tree,
     Turn,
+    Usage,
     Verdict,
     Voice,
     calls_of_answer,
 )
 
-_TURN: Final = re.compile(r"try(\d+)/(\d+)/(.+)")
+_TURN: Final = re.compile(r"try(\d+)/(?:(\d+(?:-\d+)*)/)?(\d+)/(.+)")
+_BRANCH: Final = re.compile(
+    r"try(\d+)/(root|\d+(?:-\d+)*)/(\d+/.+|analysis|solution|summary/.+|end|verdict|(?:copy|value|crashed|diverged)/.+)"
+)
+MAX_PATHS: Final = 1_000
+"""Distance of node paths that must not be those of continuations."""
 _ROLES: Final = {
     "analysis": "analyst", "next": "planner", "decide": "planner", "command": "executor", "command/again": "executor",
     "verify": "verifier", "agent": "agent",
@@ -74,10 +80,9 @@ class _RecordedTries(NamedTuple):
     """Calls that belong to no turn: analysis, summaries, the answer."""
 
     def children(self, node_path: str) -> list[str]:
-        """Return the node paths of the next turn, or at the root of the first turn of each try."""
-        if node_path:
-            return [f"{node_path}-0"] if f"{node_path}-0" in self.nodes else []
-        return sorted((first for first in self.nodes if "-" not in first), key=int)
+        """Return the node paths of the next turns, or at the root of the first turns of each try."""
+        below = [path for path in self.nodes if path.rpartition("-")[0] == node_path and path != node_path]
+        return sorted(below, key=lambda path: int(path.rpartition("-")[2]))
 
 
 class _EndScore(Struct, frozen=True):
@@ -98,6 +103,13 @@ class _TaskEnd(Struct, frozen=True):
     failure: Failure | None = None
     scored: _EndScore | None = None
     episode: _EndEpisode | None = None
+    paths: tuple["_TaskEnd", ...] = ()
+    chosen: int = 0
+
+    @property
+    def answer(self) -> str:
+        episode = self.paths[self.chosen].episode if self.paths else self.episode
+        return "" if episode is None or episode.solution is None else episode.solution.answer
 
 
 class EpisodeRun(JournalRun[TaskResult]):
@@ -109,7 +121,13 @@ class EpisodeRun(JournalRun[TaskResult]):
     def node_path_of(self, key: str) -> str | None:
         """Return the node path of the turn that an entry belongs to."""
         match = _TURN.fullmatch(key)
-        return None if match is None else _node_path(int(match[1]), int(match[2]))
+        if match is None:
+            return None
+        return (
+            _node_path(int(match[1]), int(match[3]))
+            if match[2] is None
+            else _branch_path(int(match[1]), match[2])
+        )
 
     def _summaries(self, stored_seeds: Sequence[StoredSeed]) -> list[SeedSummary]:
         done = [stored.seed.index for stored in stored_seeds if stored.done]
@@ -122,7 +140,6 @@ class EpisodeRun(JournalRun[TaskResult]):
             seed, end = stored.seed, ends.get(stored.seed.index)
             task, sample = task_of(seed)
             keys = self._journal.keys_below(self._run, seed.index, "try") if stored.claims else []
-            solution = end.episode.solution if end is not None and end.episode is not None else None
             scored = None if end is None else end.scored
             summaries.append(
                 SeedSummary(
@@ -130,9 +147,9 @@ class EpisodeRun(JournalRun[TaskResult]):
                     index=seed.index,
                     text=short(task.question),
                     state=seed_state(stored),
-                    nodes=len({acts[0] for key in keys if (acts := re.match(r"\d+/\d+/(?=.*act)", key))}),
+                    nodes=len({acts[0] for key in keys if (acts := re.match(r"\d+/.*?/(?=act)", key))}),
                     score=None if scored is None else 0.0 if end and end.failure else scored.score,
-                    answer="" if solution is None else short(solution.answer),
+                    answer="" if end is None else short(end.answer),
                     failure="" if end is None or end.failure is None else short(end.failure.message),
                     task=task.id,
                     sample=sample,
@@ -228,33 +245,36 @@ class EpisodeRun(JournalRun[TaskResult]):
             seconds=episode.seconds,
         )
 
-    def _record(self, stored: StoredSeed) -> SeedRecord:
+    def _seed_records(self, stored: StoredSeed) -> Iterator[SeedRecord]:
         result = self.result_of(stored)
         if result is None:
             task, _ = task_of(stored.seed)
-            return SeedRecord(tree=empty_tree(stored.seed.id, task.id, short(task.question)), is_episode=True)
-        episode, kwargs = result.episode, result.task.kwargs
-        facts: dict[str, Any] = {
-            "sample": result.sample,
-            "agent": "" if episode is None else episode.agent,
-            "ending": None if episode is None else episode.ending.value,
-            **({"kwargs": kwargs} if kwargs else {}),
-        }
-        return episode_record(
-            episode_tree(result),
-            answer=result.answer,
-            score=None if result.scored is None else result.score,
-            references=result.task.references,
-            exchanges=() if episode is None else episode.exchanges,
-            facts=facts,
-        )
+            yield SeedRecord(tree=empty_tree(stored.seed.id, task.id, short(task.question)), is_episode=True)
+            return
+        for sample in result.samples:
+            episode, kwargs = sample.episode, sample.task.kwargs
+            facts: dict[str, Any] = {
+                "sample": sample.sample,
+                "agent": "" if episode is None else episode.agent,
+                "ending": None if episode is None else episode.ending.value,
+                **({"kwargs": kwargs} if kwargs else {}),
+            }
+            yield episode_record(
+                episode_tree(sample),
+                answer=sample.answer,
+                score=None if sample.scored is None else sample.score,
+                references=sample.task.references,
+                exchanges=() if episode is None else episode.exchanges,
+                facts=facts,
+            )
 
     def tokens(self, seed: str) -> list[SeedTokens]:
         """Return the rows of exact tokens of all roles."""
         stored = self.stored(seed)
         tree = TokenTree()
         for key, body in self._journal.entries(self._run, stored.seed.index, "try").items():
-            role = _role(key.partition("/")[2])
+            branch = _BRANCH.fullmatch(key)
+            role = _role(key.partition("/")[2] if branch is None else branch[3])
             if role:
                 reply = msgspec.json.decode(body, type=TimedResult[Reply[Any]]).value
                 if reply.tokens is not None:
@@ -267,7 +287,22 @@ class EpisodeRun(JournalRun[TaskResult]):
         entries = self._journal.entries(self._run, stored.seed.index, "try")
         result = self.result_of(stored)
         tries = _RecordedTries({}, {}, [])
-        for attempt, keys in groupby(sorted(entries, key=_order), key=lambda key: _order(key)[0]):
+        sections = _sections(entries)
+        branching = {attempt for attempt, _ in sections}
+        for (attempt, path), bodies in sections.items():
+            _add_section(tries, attempt, path, bodies)
+        for path_result in () if result is None else result.samples:
+            if result is not None and result.tries in branching:
+                _add_end(tries, result.tries, path_result)
+        for node_path, node in tries.nodes.items():
+            children = len(tries.children(node_path))
+            if result is not None and not (node.verdict or children):
+                node = replace(
+                    node, verdict=Verdict.NEW.value, stalled="the same as an earlier one: run once"
+                )
+            tries.nodes[node_path] = replace(node, children=children)
+        linear = [key for key in entries if _order(key)[0] not in branching]
+        for attempt, keys in groupby(sorted(linear, key=_order), key=lambda key: _order(key)[0]):
             nodes: list[tuple[NodeDetail, Observation | None]] = []
             for number, turn_keys in groupby(keys, key=lambda key: key.split("/")[1]):
                 bodies = {key.partition("/")[2]: entries[key] for key in turn_keys}
@@ -290,6 +325,79 @@ class EpisodeRun(JournalRun[TaskResult]):
 
 
 _EMPTY: Final = NodeDetail(spot="", id="")
+
+
+def _sections(entries: Mapping[str, bytes]) -> dict[tuple[int, str], dict[str, bytes]]:
+    """Return the entries of branching tries by try and path, in the order of the paths; the root has none of its own."""
+    sections: dict[tuple[int, str], dict[str, bytes]] = {}
+    for key, body in entries.items():
+        if branch := _BRANCH.fullmatch(key):
+            sections.setdefault((int(branch[1]), branch[2]), {})[branch[3]] = body
+    return dict(sorted(sections.items(), key=lambda item: (item[0][0], _positions(item[0][1]))))
+
+
+def _positions(path: str) -> list[int]:
+    return [] if path == "root" else [int(position) for position in path.split("-")]
+
+
+def _branch_path(attempt: int, path: str) -> str:
+    """Return the node path of a path of a branching try; later tries come after all paths of the first one."""
+    first, *others = _positions(path)
+    return "-".join(map(str, (first + (attempt - 1) * MAX_PATHS, *others)))
+
+
+def _add_section(tries: _RecordedTries, attempt: int, path: str, bodies: Mapping[str, bytes]) -> None:
+    """Add what a path did after its last decision: a turn, or one for each tool call of the same answer."""
+    prefix = f"try{attempt}/{path}"
+    turns = {key: body for key, body in bodies.items() if key.partition("/")[0].isdecimal()}
+    tries.others.extend(_calls(prefix, {key: body for key, body in bodies.items() if key not in turns}))
+    if path == "root":
+        return
+    node_path = _branch_path(attempt, path)
+    copied = bodies.get(f"copy/{path}")
+    copy = StateCopy() if copied is None else msgspec.json.decode(copied, type=StateCopy)
+    nodes = [
+        pair
+        for number in sorted({key.partition("/")[0] for key in turns}, key=int)
+        for pair in _turn_nodes(
+            prefix, number, {key: body for key, body in turns.items() if key.startswith(f"{number}/")}
+        )
+    ] or [(replace(_EMPTY, intent="Answer", calls=tuple(_calls(prefix, turns))), None)]
+    for number, (node, observation) in enumerate(nodes):
+        own = node_path if not number else f"{node_path}-{MAX_PATHS + number}"
+        tries.nodes[own] = replace(node, spot=own, isolation=copy.isolation.value, stalled=copy.reason)
+        if observation is not None:
+            tries.observations[own] = observation
+
+
+def _add_end(tries: _RecordedTries, attempt: int, result: TaskResult) -> None:
+    """Add the answer of a path, what it cost, and its score."""
+    episode = result.episode
+    if episode is None or not episode.path:
+        return
+    node_path = _branch_path(attempt, "-".join(map(str, episode.path)))
+    node = tries.nodes.get(node_path, _EMPTY)
+    if node.tool:
+        node_path, node = f"{node_path}-0", replace(_EMPTY, intent="Answer")
+    usage = sum((exchange.usage for exchange in episode.exchanges), Usage())
+    calls = sum(turn.action is not None for turn in episode.turns)
+    known = [
+        "" if result.scored is None or result.is_pruned else f"score {result.score:g}",
+        "" if result.value is UNSET else f"value {result.value:.2f}",
+        f"{usage.completion_tokens:,} tokens sampled",
+        f"{calls} tool calls",
+        "" if result.drawn == 1 else f"stands for {result.drawn} answers",
+    ]
+    is_wrong = result.failure is not None or (result.scored is not None and not result.score)
+    answer = "given up by the search" if result.is_pruned else result.answer
+    tries.nodes[node_path] = replace(
+        node,
+        spot=node_path,
+        parts=parts_of(Observation((Text(answer),))),
+        verdict=(Verdict.ERROR if is_wrong else Verdict.NEW).value,
+        reason="; ".join(text for text in known if text),
+        failure=result.failure,
+    )
 
 
 def _question(stored: StoredSeed) -> Observation:

@@ -315,11 +315,11 @@ class TreeRun(JournalRun[SeedResult]):
             failure=None if not result.failure else Failure("crashed", result.failure),
         )  # fmt: skip
 
-    def _record(self, stored: StoredSeed) -> SeedRecord:
+    def _seed_records(self, stored: StoredSeed) -> Iterator[SeedRecord]:
         tree, result = self._tree(stored), self.result_of(stored) or SeedResult()
         is_written = self._written_tasks.__contains__ if self._written_tasks is not None else bool
         tasks = tuple(task for task in result.tasks if is_written(task.id))
-        return SeedRecord(
+        yield SeedRecord(
             tree=replace(tree, nodes=(start_of(tree), *tree.nodes[1:])),
             is_episode=False,
             answers=(*_task_answers(result, tasks), *_pair_answers(result, stored.seed.id, self._surplus)),

@@ -46,8 +46,9 @@ class TaskResult(Struct, frozen=True, kw_only=True):
     value: float | UnsetType = UNSET
     """Estimate of the guide that chose between the paths of a branching task; unset: there is none."""
     paths: tuple["TaskResult", ...] | UnsetType = UNSET
-    """Results of all paths of a branching task, of which this is the chosen one, without its episode; unset: there is one
-    episode."""
+    """Results of all paths of a branching task; this one has no episode of its own. Unset: there is one episode."""
+    chosen: int | UnsetType = UNSET
+    """Position of the path with the answer; unset: there is one episode."""
 
     @property
     def samples(self) -> tuple["TaskResult", ...]:
@@ -67,6 +68,8 @@ class TaskResult(Struct, frozen=True, kw_only=True):
     @property
     def answer(self) -> str:
         """The answer; empty if there is none."""
+        if self.paths is not UNSET:
+            return self.paths[self.chosen or 0].answer
         return "" if self.episode is None else self.episode.answer
 
     @property

@@ -508,7 +508,10 @@ class TaskWorker:
         if self.config.branching is None:
             return results[0], replies
         chosen = chosen_path(results)
-        return msgspec.structs.replace(chosen, sample=sample, episode=None, paths=tuple(results)), replies
+        whole = msgspec.structs.replace(
+            chosen, sample=sample, episode=None, paths=tuple(results), chosen=results.index(chosen)
+        )
+        return whole, replies
 
     async def _scores(self, leaves: Sequence[Leaf], task: Task, page: Page) -> list[Scored | None]:
         """Score the answer of each path; a path that was given up has none."""

@@ -8,6 +8,7 @@ from msgspec import UNSET
 from pydantic import ValidationError
 
 from agentflow.errors import ConfigurationError
+from agentflow.inspection import open_runs
 from agentflow.models import Model
 from agentflow.rollouts import RolloutConfig
 from agentflow.team import ToolAgent
@@ -102,3 +103,23 @@ def test_settings_that_cannot_be_used_are_refused_in_one_line(
 async def test_a_function_that_does_not_exist_is_refused_before_anything_is_asked(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="nowhere"):
         await run_to_the_end(branching(tmp_path, at="nowhere:function"), some_tasks(1))
+
+
+@pytest.mark.promise("branching:shown")
+async def test_the_view_of_a_branching_task_shows_where_it_split_and_what_each_path_cost(
+    tmp_path: Path,
+) -> None:
+    await run_to_the_end(branching(tmp_path), some_tasks(1))
+    with open_runs(tmp_path) as runs:
+        run = runs.run(runs.runs()[0].id)
+        [seed] = run.seeds()
+        nodes = {path: run.node(seed.id, path) for path in run.skeleton(seed.id).spots if path}
+        read = len(run.tokens(seed.id))
+    assert (seed.answer, seed.nodes) == ("1833", 3)
+    assert list(nodes) == ["0", "1", "0-0", "0-1", "0-0-0", "0-1-0"]
+    assert nodes["1"].stalled == "the same as an earlier one: run once"
+    assert [nodes[path].isolation for path in ("0-0", "0-1")] == ["shared", "fork"]
+    ends = [nodes[path] for path in ("0-0-0", "0-1-0")]
+    assert [(end.parts[0].text, end.verdict) for end in ends] == [("1833", "error"), ("1834", "new")]
+    assert ends[1].reason == "score 1; 71 tokens sampled; 2 tool calls"
+    assert read > 0

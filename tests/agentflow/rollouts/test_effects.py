@@ -17,7 +17,7 @@ from tests.agentflow.rollouts._rollouts import config_for, run_to_the_end, some_
 
 SEEN: set[str] = {
     # Shown by test_run, test_config and the tests of retries, sandboxes and the command.
-    "output_dir", "agent", "max_turns", "max_workers", "samples", "evaluate_results", "evaluation_metric", "max_retries",
+    "output_dir", "agent", "max_turns", "max_workers", "samples", "branching", "evaluate_results", "evaluation_metric", "max_retries",
     "save_results", "save_trajectories", "trajectory_only", "save_summary", "available_tools", "max_sandboxes", "api",
     "short_prompts", "imports", "tracing", "save_prompts", "requests_per_minute", "host_name", "launch_id",
 }  # fmt: skip
