@@ -39,6 +39,8 @@ class Reasoner(NamedTuple):
     """The text has the opening tag, too."""
     hidden: bool = False
     """The reasoning is not returned."""
+    labelled: bool = False
+    """Its planner writes labels, whatever `response_format` says."""
 
 
 REASONERS = {
@@ -50,10 +52,13 @@ REASONERS = {
     ),
     "deepseek-r1": Reasoner(formats=("text",)),
     "qwen3": Reasoner(formats=("json_object", "text"), opened=True),
+    "deepseek-reasoner": Reasoner(formats=("json_object", "text"), field="reasoning_content"),
     "vllm": Reasoner(field="reasoning_content"),
     "vllm-new": Reasoner(field="reasoning"),
 }
 """Models by name."""
+PLANNER = Reasoner(hidden=True, labelled=True)
+"""A released planner of AgentFlow, served by vLLM."""
 
 
 class ReasoningEndpoint:
@@ -65,7 +70,7 @@ class ReasoningEndpoint:
         self.rejected = 0
         self.bodies: list[dict[str, Any]] = []
         self._name = name
-        self._model = REASONERS[name]
+        self._model = REASONERS.get(name, PLANNER)
 
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
         data = await request.read()
@@ -102,6 +107,8 @@ class ReasoningEndpoint:
         else:
             message["content"] = answer_to(prompt)
         model = self._model
+        if model.labelled and "**Tool Name:**" in prompt.text:
+            message["content"] = labelled_step(prompt)
         if model.field:
             message[model.field] = DECOY
         elif not model.hidden:
@@ -113,6 +120,15 @@ class ReasoningEndpoint:
             "choices": [{"message": message, "finish_reason": "stop"}],
             "usage": usage,
         }
+
+
+def labelled_step(prompt: Prompt) -> str:
+    """Return a step as a released planner writes it."""
+    question = next(question for question in ANSWERS if question in prompt.text)
+    return (
+        f"1. **Justification:** The search tool fits the query best.\n2. **Context:** {question}\n"
+        f"3. **Sub-Goal:** Search for: {question}\n4. **Tool Name:** Rag_Search"
+    )
 
 
 def answer_to(prompt: Prompt) -> str:

@@ -87,7 +87,9 @@ class EpisodeSettings(Section):
     max_cost: float | None = Field(default=None, gt=0)
     """Cost, in the currency of the prices, after which the episode only answers."""
     memory_chars: int = Field(default=24_000, ge=1_000)
-    """Maximum characters of memory in a prompt; beyond it the oldest turns are summarised."""
+    """Maximum characters of a team's memory in a prompt; beyond it the oldest turns are summarised."""
+    context_tokens: int = Field(default=32_000, ge=1_000)
+    """Maximum tokens of a single agent's prompt; beyond it the oldest part of its conversation is summarised."""
     max_observation_chars: int = Field(default=6_000, ge=200)
     """Maximum characters of one result in a prompt; of a longer one the passages are shown that fit the question."""
     verify: Literal["separate", "merged"] = "separate"

@@ -163,7 +163,7 @@ def test_images_are_shown_to_models_with_vision() -> None:
         ),
         verification_messages(
             VerificationRequest(
-                question="When?", tools=(CARD,), analysis=ANALYSIS, memory=Memory(turns=(TURN,))
+                question="When?", tools=(CARD,), analysis=ANALYSIS, memory=Memory(turns=(TURN,)), turns_left=2
             ),
             seen,
         ),
@@ -227,7 +227,7 @@ def test_planner_and_verifier_see_their_own_answers_verbatim() -> None:
         ]
         assert answers == [Message("assistant", (TextPart(step.text),), "m1")]
     request = VerificationRequest(
-        question="When?", tools=(CARD,), analysis=ANALYSIS, memory=Memory(turns=(turn,))
+        question="When?", tools=(CARD,), analysis=ANALYSIS, memory=Memory(turns=(turn,)), turns_left=2
     )
     [answer] = [one for one in verification_messages(request, {}) if one.role == "assistant"]
     assert answer == Message("assistant", (TextPart("[its word]"),), "m2")
