@@ -39,6 +39,8 @@ class Reasoner(NamedTuple):
     """The text has the opening tag, too."""
     hidden: bool = False
     """The reasoning is not returned."""
+    tools: bool = True
+    """It accepts tools."""
     labelled: bool = False
     """Its planner writes labels, whatever `response_format` says."""
 
@@ -52,13 +54,16 @@ REASONERS = {
     ),
     "deepseek-r1": Reasoner(formats=("text",)),
     "qwen3": Reasoner(formats=("json_object", "text"), opened=True),
-    "deepseek-reasoner": Reasoner(formats=("json_object", "text"), field="reasoning_content"),
     "vllm": Reasoner(field="reasoning_content"),
     "vllm-new": Reasoner(field="reasoning"),
 }
 """Models by name."""
-PLANNER = Reasoner(hidden=True, labelled=True)
-"""A released planner of AgentFlow, served by vLLM."""
+OTHERS = {
+    "agentflow-planner-7b": Reasoner(hidden=True, labelled=True),
+    "deepseek-reasoner": Reasoner(formats=("json_object", "text"), field="reasoning_content"),
+    "deepseek-r1:7b": Reasoner(formats=("text",), opened=True, tools=False),
+}
+"""A released planner of AgentFlow, and two deployments of DeepSeek-R1, the second without tools."""
 
 
 class ReasoningEndpoint:
@@ -70,7 +75,7 @@ class ReasoningEndpoint:
         self.rejected = 0
         self.bodies: list[dict[str, Any]] = []
         self._name = name
-        self._model = REASONERS.get(name, PLANNER)
+        self._model = {**REASONERS, **OTHERS}[name]
 
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
         data = await request.read()
@@ -93,6 +98,9 @@ class ReasoningEndpoint:
                 value = f"does not support {body[found]} with this model."
                 message = f"Unsupported value: '{found}' {value} Only the default (1) value is supported."
             return {"message": message, "type": "invalid_request_error", "param": found, "code": code}
+        if "tools" in body and not self._model.tools:
+            message = f"{self._name} does not support tools"
+            return {"message": message, "type": "invalid_request_error", "param": None, "code": None}
         if body.get("response_format", {"type": "text"})["type"] not in self._model.formats:
             message = "This response_format type is unavailable now"
             return {"message": message, "type": "invalid_request_error", "param": None, "code": None}

@@ -4,6 +4,7 @@ A call goes from `HttpModel.complete` through the retries to `_ask`: it is prepa
 tokens, sent through the endpoint, decoded, counted and traced.
 """
 
+import re
 from collections import Counter
 from collections.abc import Mapping
 from contextlib import suppress
@@ -72,6 +73,8 @@ _CONVENTIONAL: Final = {
 }
 """Names of providers in the conventions, where they differ from ours."""
 _PORTS: Final = {"http": 80, "https": 443}
+_NO_TOOLS: Final = re.compile(r"tool-call-parser|not support (?:tool|function.call)", re.IGNORECASE)
+"""Refusals of a request with tools, as of vLLM, Ollama and DeepSeek."""
 
 
 class Statistics(NamedTuple):
@@ -415,7 +418,7 @@ class HttpModel(EndpointClient):
         remedy = ""
         if error.kind is ModelFailureKind.TIMEOUT:
             remedy = f"; raise call_seconds above {self._settings.call_seconds:g}, or lower max_tokens"
-        elif error.kind is ModelFailureKind.BAD_REQUEST and "tool-call-parser" in error.message:
+        elif error.kind is ModelFailureKind.BAD_REQUEST and _NO_TOOLS.search(error.message):
             remedy = "; serve the model with a tool parser, or use agent=team, which needs none"
         usage = _usage_of(answers)
         return ModelFailure(

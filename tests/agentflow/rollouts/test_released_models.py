@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from agentflow import arollout
+from agentflow.errors import RunStopped
 from tests._reasoners import ANSWERS, reasoning_endpoint
 from tests.agentflow.rollouts._rollouts import QUESTIONS, lines
 
@@ -37,7 +38,7 @@ async def rolled_out(
 
 
 @pytest.mark.promise("models:reasoning_models")
-@pytest.mark.parametrize("name", ["o3-mini", "deepseek-r1", "deepseek-reasoner"])
+@pytest.mark.parametrize("name", ["o3-mini", "deepseek-r1", "deepseek-r1:7b", "deepseek-reasoner"])
 async def test_a_rollout_over_a_file_gets_right_answers_and_scores(name: str, tmp_path: Path) -> None:
     async with reasoning_endpoint(name) as endpoint:
         results = await rolled_out(tmp_path, endpoint.url, name, {"temperature": 0.0, "max_tokens": 4000})
@@ -45,6 +46,14 @@ async def test_a_rollout_over_a_file_gets_right_answers_and_scores(name: str, tm
     assert [result["score"] for result in results] == [1.0, 1.0, 0.0, 1.0]
     assert all(result["tool_calls"] for result in results)
     assert "decoy" not in json.dumps(results)
+
+
+@pytest.mark.promise("models:reasoning_models")
+async def test_a_single_agent_at_an_endpoint_without_tools_ends_with_the_remedy(tmp_path: Path) -> None:
+    async with reasoning_endpoint("deepseek-r1:7b") as endpoint:
+        with pytest.raises(RunStopped, match=r"does not support tools.*use agent=team") as stopped:
+            await rolled_out(tmp_path, endpoint.url, "deepseek-r1:7b", {"agent": "single"})
+    assert "\n" not in stopped.value.message
 
 
 @pytest.mark.promise("team:planner:labelled")
