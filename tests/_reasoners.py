@@ -73,6 +73,8 @@ class ReasoningEndpoint:
         self.url = ""
         self.answered = 0
         self.rejected = 0
+        self.careless = 0
+        """Number of steps that its planner begins with, without a label."""
         self.bodies: list[dict[str, Any]] = []
         self._name = name
         self._model = {**REASONERS, **OTHERS}[name]
@@ -116,7 +118,8 @@ class ReasoningEndpoint:
             message["content"] = answer_to(prompt)
         model = self._model
         if model.labelled and "**Tool Name:**" in prompt.text:
-            message["content"] = labelled_step(prompt)
+            message["content"] = "I would search." if self.careless > 0 else labelled_step(prompt)
+            self.careless -= 1
         if model.field:
             message[model.field] = DECOY
         elif not model.hidden:
