@@ -4,7 +4,7 @@ Each step has one prompt with everything in it: these planners were trained with
 """
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from agentflow.models import Message
@@ -23,6 +23,19 @@ from agentflow.team._rendering import (
 )
 from agentflow.trace import Memory, NextStep, NextStepRequest
 
+DOCUMENTED_TOOLS: Final[Mapping[str, str]] = {
+    "Base_Generator_Tool": "base_generator",
+    "Generalist_Solution_Generator_Tool": "base_generator",
+    "Google_Search_Tool": "google_search",
+    "Ground_Google_Search_Tool": "google_search",
+    "Python_Code_Generator_Tool": "python_coder",
+    "Python_Coder_Tool": "python_coder",
+    "Web_RAG_Search_Tool": "web_read",
+    "Web_Search_Tool": "web_read",
+    "Wikipedia_RAG_Search_Tool": "web_wikipedia",
+    "Wikipedia_Search_Tool": "web_wikipedia",
+}
+"""Documented tool name -> our name."""
 _PROMPT: Final = "planner_next_step_labelled"
 _LABEL: Final = re.compile(
     r"^[ \t>#*_`-]*(?:\d+[.)][ \t]*)?[*_`]*(justification|context|sub[\W_]?goal|tool[\W_]?name)[*_` \t]*"
@@ -107,10 +120,11 @@ def _parts(text: str) -> list[tuple[str, str]]:
 
 
 def _tool_name(text: str, names: Iterable[str]) -> str:
-    """Return the tool that the first line of a text names, else the line."""
+    """Return the tool that the first line of a text names, by our name or the documented one; else the line."""
     line = text.partition("\n")[0].strip(" \t*_`'\".")
-    spellings = {_plain(name): name for name in names}
-    return spellings.get(_plain(line), line)
+    ours = {_plain(name): name for name in names}
+    documented = {_plain(name): our_name for name, our_name in DOCUMENTED_TOOLS.items()}
+    return ours.get(_plain(documented.get(_plain(line), line)), line)
 
 
 def _plain(name: str) -> str:

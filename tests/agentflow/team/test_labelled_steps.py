@@ -77,6 +77,18 @@ def test_parts_of_several_lines_are_kept_and_an_unknown_tool_stays_as_it_is() ->
 
 @pytest.mark.promise("team:planner:labelled")
 @pytest.mark.parametrize(
+    ("written", "name"),
+    [
+        ("Python_Coder_Tool", "python_coder"), ("Python_Code_Generator_Tool", "python_coder"), ("python coder", "python_coder"),
+        ("rag:search", "rag_search"), ("Google_Search_Tool", "Google_Search_Tool"),
+    ],
+)  # fmt: skip
+def test_a_tool_may_have_its_documented_name(written: str, name: str) -> None:
+    assert read_labelled_step(f"Sub-Goal: Look.\nTool Name: {written}", NAMES).tool_name == name
+
+
+@pytest.mark.promise("team:planner:labelled")
+@pytest.mark.parametrize(
     ("text", "reason"),
     [
         ("The answer is 1871.", "the answer has no 'Tool Name:'"),
