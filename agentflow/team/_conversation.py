@@ -15,7 +15,7 @@ _MIN_CHARS: Final = 1_000
 """Room for the results of one answer, and for a summary, even if the budget is smaller."""
 
 
-class Exchanged(Struct, frozen=True):
+class ConversationStep(Struct, frozen=True):
     """An answer of the agent with the message that follows it."""
 
     answer: Message
@@ -40,7 +40,7 @@ class Conversation:
         self._tools_chars = sum(len(json_text(tool)) for tool in tools)
         self._max_tokens: float = max_tokens
         self._chars_per_token = _CHARS_PER_TOKEN
-        self._exchanged: list[Exchanged] = []
+        self._steps: list[ConversationStep] = []
         self._summarised = 0
         self.summary = ""
         """Summary of the part that was replaced; empty if there is none."""
@@ -48,7 +48,7 @@ class Conversation:
     @property
     def messages(self) -> tuple[Message, ...]:
         """The next prompt."""
-        return self._begin_with(self._exchanged)
+        return self._prompt(self._steps)
 
     @property
     def is_too_long(self) -> bool:
@@ -66,8 +66,7 @@ class Conversation:
 
     def add(self, answer: Message, results: Message, turns: Sequence[Turn]) -> None:
         """Add an answer, the results of its calls, and its turns."""
-        exchanged = Exchanged(answer, results, tuple(turns), _chars((answer, results)))
-        self._exchanged.append(exchanged)
+        self._steps.append(ConversationStep(answer, results, tuple(turns), _chars((answer, results))))
 
     def count(self, usage: Usage) -> None:
         """Record how many tokens the endpoint counted in the prompt."""
@@ -78,38 +77,38 @@ class Conversation:
         """Lower the budget to three quarters of the prompt, which the endpoint refused as too long."""
         self._max_tokens = min(self._max_tokens, self._chars / self._chars_per_token * 3 / 4)
 
-    def oldest(self) -> Sequence[Exchanged]:
+    def oldest(self) -> Sequence[ConversationStep]:
         """Return the part to replace so that half of the budget is free; the newest results always stay."""
-        if not self._exchanged:
+        if not self._steps:
             return ()
-        sizes = [exchanged.chars for exchanged in self._exchanged]
+        sizes = [step.chars for step in self._steps]
         head = self._chars - sum(sizes)
         room, kept = self._max_tokens * self._chars_per_token / 2 - head - sizes[-1], 1
         while kept < len(sizes) and (room := room - sizes[-kept - 1]) >= 0:
             kept += 1
-        return self._exchanged[: len(sizes) - kept]
+        return self._steps[: len(sizes) - kept]
 
-    def compaction(self, oldest: Sequence[Exchanged]) -> tuple[Message, ...]:
+    def compaction(self, oldest: Sequence[ConversationStep]) -> tuple[Message, ...]:
         """Return the prompt that asks for a summary: a prefix of what was sent, and the request."""
-        return with_text(self._begin_with(oldest), prompt("agent_answer", "compact"))
+        return with_text(self._prompt(oldest), prompt("agent_answer", "compact"))
 
-    def compact(self, oldest: Sequence[Exchanged], summary: str) -> None:
+    def compact(self, oldest: Sequence[ConversationStep], summary: str) -> None:
         """Replace the oldest part by a summary, which includes the earlier one."""
         self.summary = cut(summary, self.result_chars // 2)
-        self._summarised += sum(len(exchanged.turns) for exchanged in oldest)
-        del self._exchanged[: len(oldest)]
+        self._summarised += sum(len(step.turns) for step in oldest)
+        del self._steps[: len(oldest)]
 
     @property
     def _chars(self) -> int:
-        head = self._tools_chars + _chars(self._begin_with(()))
-        return head + sum(exchanged.chars for exchanged in self._exchanged)
+        head = self._tools_chars + _chars(self._prompt(()))
+        return head + sum(step.chars for step in self._steps)
 
-    def _begin_with(self, exchanged: Sequence[Exchanged]) -> tuple[Message, ...]:
+    def _prompt(self, steps: Sequence[ConversationStep]) -> tuple[Message, ...]:
         head = self._head
         if self._summarised:
             text = prompt("agent_answer", "summary", count=self._summarised, summary=self.summary)
             head = with_text(head, f"\n\n{text}")
-        return (*head, *(message for part in exchanged for message in (part.answer, part.results)))
+        return (*head, *(message for step in steps for message in (step.answer, step.results)))
 
 
 def with_text(messages: Sequence[Message], text: str) -> tuple[Message, ...]:

@@ -67,6 +67,8 @@ from agentflow.trace import (
 
 _QUOTED_CHARS = 200
 """Characters that are shown of arguments that are no JSON object."""
+_SHORT_RESULT_CHARS = 200
+"""Characters that are shown of each result, however many an answer has."""
 
 _NOT_RUN = Failure(ErrorKind.CANCELLED, "not run: the episode ended first")
 
@@ -181,7 +183,7 @@ class ToolWork:
         ask = self._episode.answer if last else self._episode.ask
         summarise = partial(reply_of, self._agent.model, call, lambda done: done.text)
         reply = await ask(f"compaction/{self._compactions}", "agent", str, summarise)
-        turns = [turn for exchanged in oldest for turn in exchanged.turns]
+        turns = [turn for step in oldest for turn in step.turns]
         conversation.compact(oldest, reply.value or listed_turns(conversation.summary, turns))
         return True
 
@@ -246,7 +248,8 @@ class ToolWork:
         """Set the results of the newest turns, as windows that fit into the conversation together."""
         turns, question = self._episode.turns, self._episode.task.question
         longest = self._episode.settings.max_observation_chars
-        limit = fair_limit((min(len(text), longest) for text in texts), self._conversation.result_chars)
+        fair = fair_limit((min(len(text), longest) for text in texts), self._conversation.result_chars)
+        limit = max(fair, _SHORT_RESULT_CHARS)
         for index, text in enumerate(texts, len(turns) - len(texts)):
             turn = turns[index]
             shown = result_text(
