@@ -6,6 +6,7 @@ from itertools import pairwise
 import pytest
 from msgspec.structs import replace
 
+from agentflow.errors import ModelFailure, ModelFailureKind
 from agentflow.models import Call, ImagePart, Message, TextPart
 from agentflow.team._messages import (
     command_messages,
@@ -99,6 +100,24 @@ async def test_each_prompt_begins_with_the_whole_previous_prompt(verify: str, ro
         # Short results: nearly all of a prompt was there before.
         assert all(len(before) >= 0.9 * len(after) for before, after in pairwise(prompts[1:]))
         assert all(len(prompt) > 4 * 1_300 for prompt in prompts)
+
+
+@pytest.mark.promise("team:tasks:prefix")
+@pytest.mark.parametrize("verify", ["separate", "merged"])
+async def test_a_prompt_after_an_unusable_answer_begins_with_the_previous_prompt(verify: str) -> None:
+    script, planned = Script(turns=6), [0]
+
+    def answer(call: Call[object]) -> object:
+        planned[0] += call.role == "planner"
+        if call.role == "planner" and planned[0] in (1, 3, 4):
+            raise ModelFailure(ModelFailureKind.GARBAGE, "no JSON", answers=1, answer_text="So I say.")
+        return script(call)
+
+    episode, model = await solved(answer, verify=verify, max_turns=6)
+    assert sum(turn.action is None for turn in episode.turns) == 3
+    for role in ("planner", "verifier"):
+        assert all(after.startswith(before) for before, after in pairwise(prompts_of(model, role)))
+    assert prompts_of(model, "planner")[-1].count("[assistant]\nSo I say.") == 3
 
 
 @pytest.mark.promise("team:tasks:prefix")
