@@ -335,7 +335,7 @@ def _turn_nodes(
         answer = reply.value or AgentAnswer("")
         calls = tuple(_calls(prefix, bodies))
         if reply.is_unusable:
-            yield _observed(replace(_EMPTY, failure=reply.failure, calls=calls), None)
+            yield _observed(replace(_lost(_EMPTY, reply.failure), calls=calls), None)
         for index, tool_call in enumerate(answer.calls):
             node = NodeDetail(
                 spot="",
@@ -371,8 +371,15 @@ def _chosen(node: NodeDetail, body: bytes, *, is_decided: bool) -> NodeDetail:
         reply = msgspec.json.decode(body, type=TimedResult[Reply[NextStep]]).value
         step = reply.value
     if step is None:
-        return replace(node, failure=reply.failure)
+        return _lost(node, reply.failure)
     return replace(node, intent=step.sub_goal or step.justification, tool=step.tool_name)
+
+
+def _lost(node: NodeDetail, failure: Failure | None) -> NodeDetail:
+    """Return a turn without a step, with the reason as its result."""
+    if failure is None:
+        return node
+    return replace(node, failure=failure, parts=parts_of(Observation((Text(failure.message),))))
 
 
 def _observed(node: NodeDetail, body: bytes | None) -> tuple[NodeDetail, Observation | None]:

@@ -111,6 +111,7 @@ async def test_a_lost_turn_and_a_compaction_are_shown(tmp_path: Path) -> None:
     assert lost.failure is not None and lost.verdict == "error"
     assert lost.failure.message == "the answer has no 'Tool Name:'; it reads 'I would search.'"
     assert lost.calls[0].text == "I would search."
+    assert reader.children(seed.id, "")[0].line == lost.failure.message
     assert reader.node(seed.id, "0-0").tool == "rag_search"
 
     before = dict(registered_tools)
