@@ -39,6 +39,10 @@ class Reasoner(NamedTuple):
     """The text has the opening tag, too."""
     hidden: bool = False
     """The reasoning is not returned."""
+    tools: bool = True
+    """It accepts tools."""
+    labelled: bool = False
+    """Its planner writes labels, whatever `response_format` says."""
 
 
 REASONERS = {
@@ -54,6 +58,12 @@ REASONERS = {
     "vllm-new": Reasoner(field="reasoning"),
 }
 """Models by name."""
+OTHERS = {
+    "agentflow-planner-7b": Reasoner(hidden=True, labelled=True),
+    "deepseek-reasoner": Reasoner(formats=("json_object", "text"), field="reasoning_content"),
+    "deepseek-r1:7b": Reasoner(formats=("text",), opened=True, tools=False),
+}
+"""A released planner of AgentFlow, and two deployments of DeepSeek-R1, the second without tools."""
 
 
 class ReasoningEndpoint:
@@ -63,9 +73,11 @@ class ReasoningEndpoint:
         self.url = ""
         self.answered = 0
         self.rejected = 0
+        self.careless = 0
+        """Number of steps that its planner begins with, without a label."""
         self.bodies: list[dict[str, Any]] = []
         self._name = name
-        self._model = REASONERS[name]
+        self._model = {**REASONERS, **OTHERS}[name]
 
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
         data = await request.read()
@@ -88,6 +100,9 @@ class ReasoningEndpoint:
                 value = f"does not support {body[found]} with this model."
                 message = f"Unsupported value: '{found}' {value} Only the default (1) value is supported."
             return {"message": message, "type": "invalid_request_error", "param": found, "code": code}
+        if "tools" in body and not self._model.tools:
+            message = f"{self._name} does not support tools"
+            return {"message": message, "type": "invalid_request_error", "param": None, "code": None}
         if body.get("response_format", {"type": "text"})["type"] not in self._model.formats:
             message = "This response_format type is unavailable now"
             return {"message": message, "type": "invalid_request_error", "param": None, "code": None}
@@ -102,6 +117,9 @@ class ReasoningEndpoint:
         else:
             message["content"] = answer_to(prompt)
         model = self._model
+        if model.labelled and "**Tool Name:**" in prompt.text:
+            message["content"] = "I would search." if self.careless > 0 else labelled_step(prompt)
+            self.careless -= 1
         if model.field:
             message[model.field] = DECOY
         elif not model.hidden:
@@ -113,6 +131,15 @@ class ReasoningEndpoint:
             "choices": [{"message": message, "finish_reason": "stop"}],
             "usage": usage,
         }
+
+
+def labelled_step(prompt: Prompt) -> str:
+    """Return a step as a released planner writes it."""
+    question = next(question for question in ANSWERS if question in prompt.text)
+    return (
+        f"1. **Justification:** The search tool fits the query best.\n2. **Context:** {question}\n"
+        f"3. **Sub-Goal:** Search for: {question}\n4. **Tool Name:** Rag_Search"
+    )
 
 
 def answer_to(prompt: Prompt) -> str:

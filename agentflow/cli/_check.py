@@ -200,7 +200,9 @@ async def _check(kind: Kind, checked: _Checked, report_line: Say) -> None:
                 continue
             try:
                 model = await stack.enter_async_context(make_model(settings, Accounts()))
-                text = await _answer(model, roles, cards, grows=isinstance(run, SynthesisConfig))
+                has_labels = isinstance(run, RolloutConfig) and run.planner_format == "labelled"
+                typed = [role for role in roles if not (has_labels and role == "planner")]
+                text = await _answer(model, typed, cards, grows=isinstance(run, SynthesisConfig))
                 report_line("model", True, f"{name} {text}")
                 models |= dict.fromkeys(roles, model)
             except AgentFlowError as error:

@@ -91,7 +91,9 @@ class EpisodeSettings(Section):
     max_cost: float | None = Field(default=None, gt=0)
     """Cost, in the currency of the prices, after which the episode only answers."""
     memory_chars: int = Field(default=24_000, ge=1_000)
-    """Maximum characters of memory in a prompt; beyond it the oldest turns are summarised."""
+    """Maximum characters of a team's memory in a prompt; beyond it the oldest turns are summarised."""
+    context_tokens: int = Field(default=32_000, ge=1_000)
+    """Maximum tokens of a single agent's prompt; beyond it the oldest part of its conversation is summarised."""
     max_observation_chars: int = Field(default=6_000, ge=200)
     """Maximum characters of one result in a prompt; of a longer one the passages are shown that fit the question."""
     verify: Literal["separate", "merged"] = "separate"
@@ -279,15 +281,22 @@ class OpenEpisode:
         )
 
     async def ask(
-        self, key: str, role: str, kind: type[T], ask: Callable[[], Awaitable[Reply[T]]]
+        self,
+        key: str,
+        role: str,
+        kind: type[T],
+        ask: Callable[[], Awaitable[Reply[T]]],
+        *,
+        branches: bool = True,
     ) -> Reply[T]:
         """Return the recorded reply of a model, or ask for it.
 
         :param key: position in the episode.
         :param role: role under which its usage is counted.
+        :param branches: the episode may branch before it.
         :raises EpisodeEnded: if the episode's turns end first.
         """
-        if self._points is None:
+        if self._points is None or not branches:
             return await self._ask(key, role, kind, ask)
         began = self._clock.now()
         await self._points.arrive(self, role)
@@ -307,12 +316,18 @@ class OpenEpisode:
         return timed.value
 
     async def answer(
-        self, key: str, role: str, kind: type[T], ask: Callable[[], Awaitable[Reply[T]]]
+        self,
+        key: str,
+        role: str,
+        kind: type[T],
+        ask: Callable[[], Awaitable[Reply[T]]],
+        *,
+        branches: bool = True,
     ) -> Reply[T]:
         """Ask for the final answer, with all remaining time and regardless of tokens and cost."""
         self._is_answering = True
         try:
-            return await self.ask(key, role, kind, ask)
+            return await self.ask(key, role, kind, ask, branches=branches)
         except EpisodeEnded:
             limit = f"the episode's limit of {self.settings.max_seconds:g} seconds passed before the answer"
             late: Reply[T] = Reply(failure=Failure(ModelFailureKind.TIMEOUT, limit))

@@ -59,13 +59,13 @@ from agentflow.trace import (
 
 _TURN: Final = re.compile(r"try(\d+)/(?:(\d+(?:-\d+)*)/)?(\d+)/(.+)")
 _BRANCH: Final = re.compile(
-    r"try(\d+)/(root|\d+(?:-\d+)*)/(\d+/.+|analysis|solution|summary/.+|end|verdict|(?:copy|value|crashed|diverged)/.+)"
+    r"try(\d+)/(root|\d+(?:-\d+)*)/(\d+/.+|analysis|solution|(?:summary|compaction)/.+|end|verdict|(?:copy|value|crashed|diverged)/.+)"
 )
 MAX_PATHS: Final = 1_000
 """Distance of node paths that must not be those of continuations."""
 _ROLES: Final = {
     "analysis": "analyst", "next": "planner", "decide": "planner", "command": "executor", "command/again": "executor",
-    "verify": "verifier", "agent": "agent",
+    "verify": "verifier", "agent": "agent", "agent/again": "agent",
 }  # fmt: skip
 
 
@@ -437,20 +437,21 @@ def _turn_nodes(
     prefix: str, number: str, bodies: Mapping[str, bytes]
 ) -> Iterator[tuple[NodeDetail, Observation | None]]:
     """Yield the node of a turn of the team, or one for each call of a tool that a single agent requested in one answer."""
-    if (body := bodies.get(f"{number}/agent")) is not None:
-        timed = msgspec.json.decode(body, type=TimedResult[Reply[AgentAnswer]])
-        call, answer = (
-            call_of(f"{prefix}/{number}/agent", "agent", timed.value, timed.seconds),
-            timed.value.value,
-        )
-        for index, tool_call in enumerate(() if answer is None else answer.calls):
+    body = bodies.get(f"{number}/agent/again") or bodies.get(f"{number}/agent")
+    if body is not None:
+        reply = msgspec.json.decode(body, type=TimedResult[Reply[AgentAnswer]]).value
+        answer = reply.value or AgentAnswer("")
+        calls = tuple(_calls(prefix, bodies))
+        if reply.is_unusable:
+            yield _observed(replace(_lost(_EMPTY, reply.failure), calls=calls), None)
+        for index, tool_call in enumerate(answer.calls):
             node = NodeDetail(
                 spot="",
                 id="",
-                intent="" if answer is None else answer.text,
+                intent=answer.text,
                 tool=tool_call.name,
                 arguments=tool_call.arguments or {},
-                calls=() if index else (call,),
+                calls=() if index else calls,
             )
             yield _observed(node, bodies.get(f"{number}/act/{index}"))
     elif any(not key.startswith(f"{number}/act/") for key in bodies):
@@ -472,13 +473,21 @@ def _turn_nodes(
 def _chosen(node: NodeDetail, body: bytes, *, is_decided: bool) -> NodeDetail:
     """Return a turn with the step that its planner chose."""
     if is_decided:
-        decided = msgspec.json.decode(body, type=TimedResult[Reply[DecidedStep]]).value.value
-        step = None if decided is None else decided.next
+        reply = msgspec.json.decode(body, type=TimedResult[Reply[DecidedStep]]).value
+        step = None if reply.value is None else reply.value.next
     else:
-        step = msgspec.json.decode(body, type=TimedResult[Reply[NextStep]]).value.value
+        reply = msgspec.json.decode(body, type=TimedResult[Reply[NextStep]]).value
+        step = reply.value
     if step is None:
-        return node
+        return _lost(node, reply.failure)
     return replace(node, intent=step.sub_goal or step.justification, tool=step.tool_name)
+
+
+def _lost(node: NodeDetail, failure: Failure | None) -> NodeDetail:
+    """Return a turn without a step, with the reason as its result."""
+    if failure is None:
+        return node
+    return replace(node, failure=failure, parts=parts_of(Observation((Text(failure.message),))))
 
 
 def _observed(node: NodeDetail, body: bytes | None) -> tuple[NodeDetail, Observation | None]:
@@ -504,7 +513,9 @@ def _observed(node: NodeDetail, body: bytes | None) -> tuple[NodeDetail, Observa
 
 def _role(key: str) -> str:
     """Return the role that made the call of an entry of a try; empty if it is no call."""
-    if key == "solution" or key.startswith("summary/"):
+    if key.startswith("compaction/"):
+        return "agent"
+    if key.startswith(("solution", "summary/")):
         return "generator"
     first, _, rest = key.partition("/")
     return _ROLES.get(rest if first.isdecimal() else key, "")

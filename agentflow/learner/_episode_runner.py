@@ -113,6 +113,7 @@ class _EpisodeTeam:
                 {role: model for role, model in self.models.items() if role in ROLES},
                 blobs=self.blobs,
                 short_prompts=rules.short_prompts,
+                planner_format=rules.planner_format,
                 # An episode asks its roles in turn; its growing memory is summarised concurrently.
                 workers=2,
             )

@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import cache, lru_cache
 from typing import Any, Literal, TypeVar
 
@@ -159,6 +159,18 @@ def decode_answer(text: str, kind: type[T]) -> T:
         raise unusable(
             f"the answer is not a valid {kind.__name__.lower()}: {decode_reason(error)}; {_quote(text)}"
         ) from None
+
+
+def parse_answer(text: str, parse: Callable[[str], T]) -> T:
+    """Read an answer in a format of its own.
+
+    :param parse: reads the text; it raises `ValueError` with the reason if it can't.
+    :raises RequestError: if it can't; it quotes the beginning of the text.
+    """
+    try:
+        return parse(text)
+    except ValueError as error:
+        raise unusable(f"{error}; {_quote(text)}") from None
 
 
 def extract_answer(text: str, kind: type[T]) -> T:

@@ -4,6 +4,7 @@ A call goes from `HttpModel.complete` through the retries to `_ask`: it is prepa
 tokens, sent through the endpoint, decoded, counted and traced.
 """
 
+import re
 from collections import Counter
 from collections.abc import Mapping
 from contextlib import suppress
@@ -26,6 +27,7 @@ from agentflow.models._answer_format import (
     decode_answer,
     extract_answer,
     is_json,
+    parse_answer,
     repair_request,
     repeated,
     schema_of,
@@ -71,6 +73,8 @@ _CONVENTIONAL: Final = {
 }
 """Names of providers in the conventions, where they differ from ours."""
 _PORTS: Final = {"http": 80, "https": 443}
+_NO_TOOLS: Final = re.compile(r"tool-call-parser|not support (?:tool|function.call)", re.IGNORECASE)
+"""Refusals of a request with tools, as of vLLM, Ollama and DeepSeek."""
 
 
 class Statistics(NamedTuple):
@@ -287,7 +291,7 @@ class HttpModel(EndpointClient):
         # Other calls may have used up the budget while this one was in the queue.
         self._accounts.check()
         operation.count(conventions.ATTEMPTS)
-        is_free = _is_text(call.reply) or self._settings.structured == "known"
+        is_free = _is_text(call.reply) or call.parse is not None or self._settings.structured == "known"
         format = None if is_free else self._formats.choose()
         repair = repairs.pop() if repairs else ()
         try:
@@ -309,9 +313,10 @@ class HttpModel(EndpointClient):
         try:
             value = self._decoded(call, format, answer)
         except RequestError as error:
-            # Only a model that has seen the schema can correct its answer.
-            knows_schema = format not in (None, "json_schema") and bool(answer.text.strip())
-            if error.retry and knows_schema and not repair and not self._settings.tokens:
+            # Only a model that has seen the schema or the format can correct its answer.
+            knows_format = format not in (None, "json_schema") or call.parse is not None
+            can_repair = knows_format and bool(answer.text.strip())
+            if error.retry and can_repair and not repair and not self._settings.tokens:
                 repairs.append(_repair(answer.text, error.message))
             raise
         model = answer.model or self._address.model
@@ -365,6 +370,8 @@ class HttpModel(EndpointClient):
         text = answer.text
         if format is None:
             _refuse_incomplete(answer)
+            if call.parse is not None:
+                return parse_answer(text, call.parse)
             return (
                 msgspec.convert(text, call.reply) if _is_text(call.reply) else decode_answer(text, call.reply)
             )
@@ -411,7 +418,7 @@ class HttpModel(EndpointClient):
         remedy = ""
         if error.kind is ModelFailureKind.TIMEOUT:
             remedy = f"; raise call_seconds above {self._settings.call_seconds:g}, or lower max_tokens"
-        elif error.kind is ModelFailureKind.BAD_REQUEST and "tool-call-parser" in error.message:
+        elif error.kind is ModelFailureKind.BAD_REQUEST and _NO_TOOLS.search(error.message):
             remedy = "; serve the model with a tool parser, or use agent=team, which needs none"
         usage = _usage_of(answers)
         return ModelFailure(
@@ -484,7 +491,7 @@ class ModelTrace:
             {
                 **self._server,
                 conventions.ROLE: call.role,
-                conventions.OUTPUT_TYPE: "text" if _is_text(call.reply) else "json",
+                conventions.OUTPUT_TYPE: "text" if _is_text(call.reply) or call.parse is not None else "json",
                 conventions.REQUEST_TEMPERATURE: sent.temperature,
                 conventions.REQUEST_TOP_P: sent.top_p,
                 conventions.REQUEST_MAX_TOKENS: sent.max_tokens,

@@ -131,6 +131,9 @@ class Call(Struct, Generic[T], frozen=True, kw_only=True):
     """Tools that the model may call instead of answering, several at a time; only with the reply type `str`."""
     may_call: bool = True
     """The model may call tools now. If false, they are only listed, because earlier messages refer to them."""
+    parse: Callable[[str], T] | None = None
+    """Reads an answer in another format than JSON, which the messages describe; no schema is sent. It raises `ValueError` with the
+    reason if it can't."""
 
 
 class Completion(Struct, Generic[T], frozen=True, kw_only=True):
@@ -249,6 +252,7 @@ async def reply_of(
             ),
             tokens=failure.answer_tokens[-1] if failure.answer_tokens else None,
             unusable=failure.answer_tokens[:-1],
+            text=failure.answer_text,
             prompt=failure.prompt,
         )
     return Reply(

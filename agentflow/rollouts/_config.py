@@ -24,6 +24,9 @@ JUDGE: Final = "judge"
 TURNS: Final = {"team": 10}
 DEFAULT_TURNS: Final = 100
 """Default maximum number of turns."""
+CONTEXT_TOKENS: Final = 32_000
+MIN_CONTEXT_TOKENS: Final = 1_000
+CHARS_PER_TOKEN: Final = 4
 PARALLEL: Final = 8
 """Number of workers with `parallel` and without `max_workers`."""
 TOOL: Final = "tool"
@@ -146,6 +149,9 @@ class RolloutConfig(RunConfig):
     """Let the team leave an answer empty instead of a blind guess, in all benchmarks or by name; `None`: as usual for each."""
     short_prompts: bool = False
     """Prompt the planner with the question, tool names and results only, as small models are trained."""
+    planner_format: Literal["json", "labelled"] = "json"
+    """Format of the planner's steps: JSON, or `labelled` as `Context:`, `Sub-Goal:` and `Tool Name:`, with one prompt for each
+    step, as the released planners of AgentFlow are trained."""
     system_prompt: Prose = ""
     """First part of the prompt of the planner or the agent."""
     system_prompt_file: str | None = None
@@ -157,7 +163,10 @@ class RolloutConfig(RunConfig):
     episode_cost: float | None = Field(default=None, gt=0)
     """Cost of an episode, by `prices`, after which it only answers."""
     memory_chars: int = Field(default=24_000, ge=1_000)
-    """Maximum number of characters of memory in prompts; beyond it, the oldest turns are shortened."""
+    """Maximum number of characters of memory in prompts; beyond it, the oldest turns are summarised."""
+    context_tokens: int | None = Field(default=None, ge=MIN_CONTEXT_TOKENS)
+    """Maximum number of tokens of a single agent's prompt; beyond it, the oldest part of its conversation is summarised. `None`:
+    32,000, or a quarter of `memory_chars` if that is not its default."""
     max_observation_chars: int = Field(default=6_000, ge=200)
     """Maximum characters of one result in prompts; of a longer one the passages are shown that fit the question."""
 
@@ -220,9 +229,17 @@ class RolloutConfig(RunConfig):
         if self.agent not in ("team", "single") and ":" not in self.agent:
             yield f"agent: there is no {self.agent!r}; choose team, single or module:function"
         if self.agent != "team":
-            for name in ("verify", "short_prompts", "abstain", *(f"{role}_model" for role in TEAM)):
+            names = (
+                "verify",
+                "short_prompts",
+                "planner_format",
+                "abstain",
+                *(f"{role}_model" for role in TEAM),
+            )
+            for name in names:
                 if name in fields_set and getattr(self, name) != type(self).model_fields[name].default:
                     yield f"{name}: a single agent has no such role; remove it, or set agent=team"
+        yield from self._format_problems()
         if self.verify == "merged" and self.verifier_model != RoleModel():
             yield "verifier_model: with verify=merged the planner verifies; remove it, or set verify=separate"
         if (
@@ -267,6 +284,15 @@ class RolloutConfig(RunConfig):
         if self.branching is not None and self.branching.roles:
             return tuple(self.branching.roles)
         return ("planner",) if self.agent == "team" else (AGENT,)
+
+    def _format_problems(self) -> Iterator[str]:
+        if self.agent == "team" and self.context_tokens is not None:
+            yield "context_tokens: a team has a memory instead; set memory_chars, or agent=single"
+        if self.planner_format == "labelled":
+            if self.verify == "merged":
+                yield "planner_format: labelled steps have no decision to stop; set verify=separate, or planner_format=json"
+            if self.short_prompts:
+                yield "short_prompts: planner_format=labelled has a prompt of its own; remove one of them"
 
     def _tool_problems(self) -> Iterator[str]:
         if self.tool_model != RoleModel() and not self.model_tools:
@@ -375,12 +401,18 @@ class RolloutConfig(RunConfig):
         """Settings of an episode; the assignment decides about abstaining."""
         from agentflow.engine import EpisodeSettings  # loads the sandbox
 
+        context_tokens = self.context_tokens
+        if context_tokens is None:
+            is_usual = self.memory_chars == type(self).model_fields["memory_chars"].default
+            quarter = max(MIN_CONTEXT_TOKENS, self.memory_chars // CHARS_PER_TOKEN)
+            context_tokens = CONTEXT_TOKENS if is_usual else quarter
         return EpisodeSettings(
             max_turns=self.turns,
             max_seconds=self.episode_seconds,
             max_tokens=self.episode_tokens,
             max_cost=self.episode_cost,
             memory_chars=self.memory_chars,
+            context_tokens=context_tokens,
             max_observation_chars=self.max_observation_chars,
             verify=self.verify,
             instructions=self.instructions,
@@ -392,10 +424,9 @@ class RolloutConfig(RunConfig):
         if self.abstain is None:
             # Runs of earlier versions have no such setting.
             identity.pop("abstain", None)
-        if self.max_observation_chars == type(self).model_fields["max_observation_chars"].default:
-            identity.pop("max_observation_chars", None)
-        if self.branching is None:
-            identity.pop("branching", None)
+        for name in ("max_observation_chars", "context_tokens", "planner_format", "branching"):
+            if getattr(self, name) == type(self).model_fields[name].default:
+                identity.pop(name, None)
         return {**identity, "max_turns": self.turns, "system_prompt": self.instructions}
 
 

@@ -330,6 +330,7 @@ class RolloutRun(SupervisedRun[RolloutConfig, RolloutProgress]):
             {role: model for role, model in models.items() if role in ROLES},
             blobs=run.blobs,
             short_prompts=self.config.short_prompts,
+            planner_format=self.config.planner_format,
             workers=max(512, self.config.workers),
         )
         for spec in team.specs():

@@ -207,14 +207,19 @@ def verification_messages(request: VerificationRequest, images: Images) -> tuple
         *_begin("verifier_stop", request.question, request.analysis, request.memory),
         *image_parts(request.images, images),
     ]
-    now = TextPart("\n" + prompt("verifier_stop", "now"))
-    for turn in request.memory.turns:
-        parts += [*_result("verifier_stop", turn, images), now]
+    memory = request.memory
+    done = memory.summarised + len(memory.turns)
+
+    def now(number: int) -> TextPart:
+        return TextPart("\n" + prompt("verifier_stop", "now", left=request.turns_left + done - number))
+
+    for turn in memory.turns:
+        parts += [*_result("verifier_stop", turn, images), now(turn.number)]
         if turn.decision is not None:
             messages += [Message("user", tuple(parts)), _assistant(turn.decision, turn.verifier_text)]
             parts = []
-    if not request.memory.turns:
-        parts.append(now)
+    if not memory.turns:
+        parts.append(now(done))
     return (*messages, Message("user", tuple(parts)))
 
 
@@ -229,7 +234,7 @@ def solution_messages(request: SolutionRequest, images: Images) -> tuple[Message
         image_parts(episode_images(request.images, memory.turns), images),
         unsure=prompt("generator_answer", "abstain" if request.abstain else "guess"),
         question=escape_marks(request.question) + image_label("the question", visible, places),
-        analysis=_analysis(request.analysis),
+        analysis=analysis_text(request.analysis),
         count=memory.summarised or "",
         summary=escape_marks(memory.summary),
         steps=_steps(memory.turns, images, places),
@@ -253,8 +258,12 @@ def _single_turn(name: str, images: Iterable[ImagePart] = (), **values: object) 
 
 def turn_size(turn: Turn) -> int:
     """Return the number of characters that a turn takes in a prompt."""
-    text = json_text(turn.step) if turn.decision is None else json_text((turn.step, turn.decision))
-    return len(text) + len(turn.result) + (0 if turn.action is None else len(call_line(turn.action)))
+    texts = [turn.planner_text.text or json_text(turn.step), turn.result]
+    if turn.decision is not None:
+        texts.append(json_text(turn.decision))
+    if turn.action is not None:
+        texts.append(call_line(turn.action))
+    return sum(map(len, texts))
 
 
 def seed_text(seed: str, kwargs: Mapping[str, object]) -> str:
@@ -304,7 +313,7 @@ def _step_images(steps: Iterable[Node], images: Images) -> list[ImagePart]:
 
 
 def _begin(name: str, question: str, analysis: QueryAnalysis, memory: Memory) -> list[MessagePart]:
-    text = prompt(name, "begin", question=escape_marks(question), analysis=_analysis(analysis))
+    text = prompt(name, "begin", question=escape_marks(question), analysis=analysis_text(analysis))
     parts: list[MessagePart] = [TextPart(text + "\n")]
     if memory.summarised:
         summary = prompt(name, "summary", count=memory.summarised, summary=escape_marks(memory.summary))
@@ -341,7 +350,8 @@ def _planner_answer(turn: Turn, before: Turn | None) -> object:
     return DecidedStep(before.decision, turn.step)
 
 
-def _analysis(analysis: QueryAnalysis | None) -> str:
+def analysis_text(analysis: QueryAnalysis | None) -> str:
+    """Return the analysis of a question, a line for each part."""
     if analysis is None:
         return ""
     lines = (

@@ -1,10 +1,13 @@
 """The planner: proposes actions during growth, and the next step of an episode."""
 
 from collections.abc import Mapping
+from functools import partial
+from typing import Literal, TypeAlias
 
 from msgspec.structs import replace
 
-from agentflow.models import Model
+from agentflow.models import Call, Model, ask_model
+from agentflow.team._labelled_steps import labelled_step_messages, read_labelled_step
 from agentflow.team._messages import analysis_messages, plan_messages, step_messages
 from agentflow.team._pool import Role, answer_request, in_worker
 from agentflow.team._rendering import ObservationLimits, episode_images, visible_images
@@ -23,6 +26,9 @@ from agentflow.trace import (
     Reply,
 )
 
+PlannerFormat: TypeAlias = Literal["json", "labelled"]
+"""Format of the planner's steps: JSON, or lines with labels as the released planners of AgentFlow write them."""
+
 
 class Planner(Role):
     """Role that decides what to do next. A failed model call is a failed reply; only `RunStopped` is raised.
@@ -37,6 +43,7 @@ class Planner(Role):
         blobs: BlobStore,
         *,
         short_prompts: bool,
+        format: PlannerFormat,
         workers: int,
         observations: ObservationLimits,
     ) -> None:
@@ -46,6 +53,7 @@ class Planner(Role):
         :param analyst: model that analyses questions.
         :param blobs: store of images, for models with vision.
         :param short_prompts: see `Team`.
+        :param format: see `Team`.
         :param workers: maximum number of workers.
         :param observations: room for observations in a prompt.
         """
@@ -55,6 +63,7 @@ class Planner(Role):
         self._blobs = blobs
         self._observations = observations
         self._short_prompts = short_prompts
+        self._format: PlannerFormat = format
 
     @in_worker
     async def plan(self, request: PlanRequest) -> Reply[Plan]:
@@ -92,8 +101,16 @@ class Planner(Role):
     async def next_step(self, request: NextStepRequest) -> Reply[NextStep]:
         """Choose the next step of an episode."""
         images = await self._images(request)
+        names = tuple(tool.name for tool in request.tools)
+        if self._format == "labelled":
+            messages, parse = (
+                labelled_step_messages(request, images),
+                partial(read_labelled_step, names=names),
+            )
+            call = Call(role="planner", messages=messages, reply=NextStep, request=request, parse=parse)
+            return await ask_model(self._model, call)
         messages = step_messages(request, images, merged=False, short=self._short_prompts)
-        schema = step_schema(tuple(tool.name for tool in request.tools))
+        schema = step_schema(names)
         return await answer_request(self._model, request, NextStep, messages, role="planner", schema=schema)
 
     @in_worker

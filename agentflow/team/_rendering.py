@@ -4,14 +4,14 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 from msgspec import Struct
 
 from agentflow.models import ImagePart, Message, Model, TextPart
 from agentflow.text import PromptFiles, excerpt, name_terms, search_terms
-from agentflow.trace import Action, Blob, BlobStore, Failure, Memory, NextStep, Node, ToolCard, Turn
+from agentflow.trace import Action, Blob, BlobStore, Failure, Memory, NextStep, Node, Reply, ToolCard, Turn
 
 Images = Mapping[str, bytes]
 """Bytes of the images that the model can see, by hash."""
@@ -239,6 +239,32 @@ def path_memory(
             for number, (step, text) in enumerate(zip(steps, shown, strict=True), start=1)
         )
     )
+
+
+NO_STEP: Final = NextStep("", "", "", "")
+"""Step of a turn whose answer was unusable."""
+_MAX_UNUSABLE_CHARS: Final = 2_000
+
+
+def unusable_text(reply: Reply[Any]) -> str:
+    """Return the result of a turn whose answer was unusable."""
+    return f"The answer can't be used: {'' if reply.failure is None else reply.failure.message}"
+
+
+def repeated(text: str) -> str:
+    """Return an unusable answer as its model is shown it again; a long one is cut."""
+    return cut(text, _MAX_UNUSABLE_CHARS) if text.strip() else "(empty)"
+
+
+def listed_turns(summary: str, turns: Iterable[Turn]) -> str:
+    """Summarise turns without a model: each call with the beginning of its result.
+
+    :param summary: summary of earlier turns.
+    """
+    lines = [
+        f"{turn.number}. {call_line(turn.action) if turn.action else '-'}: {turn.result}" for turn in turns
+    ]
+    return "\n".join([summary, *(cut(" ".join(line.split()), 300) for line in lines)]).strip()
 
 
 def with_reason(text: str, failure: str) -> str:

@@ -35,6 +35,7 @@ from agentflow.models import (
 from agentflow.runs import CORPUS_TOOLS, USUAL_TOOLS
 from agentflow.sandbox import Sandbox, SandboxSettings, Tool
 from agentflow.settings import read_environment
+from agentflow.team._labelled_steps import DOCUMENTED_TOOLS
 from agentflow.team._model_tools import model_tools
 from agentflow.team._rendering import call_line, image_parts, visible_images
 from agentflow.team._team import Team
@@ -48,19 +49,6 @@ _KEY: Final = PROVIDERS["openai"].key_variable
 T = TypeVar("T")
 SolverOutput: TypeAlias = Literal["base", "final", "direct"]
 _PROMPTED = {"planner": "action_predictor", "executor": "tool_commander", "verifier": "verifier"}
-DOCUMENTED_TOOLS: Final[Mapping[str, str]] = {
-    "Base_Generator_Tool": "base_generator",
-    "Generalist_Solution_Generator_Tool": "base_generator",
-    "Google_Search_Tool": "google_search",
-    "Ground_Google_Search_Tool": "google_search",
-    "Python_Code_Generator_Tool": "python_coder",
-    "Python_Coder_Tool": "python_coder",
-    "Web_RAG_Search_Tool": "web_read",
-    "Web_Search_Tool": "web_read",
-    "Wikipedia_RAG_Search_Tool": "web_wikipedia",
-    "Wikipedia_Search_Tool": "web_wikipedia",
-}
-"""Documented tool name -> our name."""
 DOCUMENTED_MODEL: Final = "gpt-4o"
 """Model of a solver without arguments, if there is a key for it."""
 _NO_MODEL: Final = (

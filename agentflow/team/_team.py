@@ -9,7 +9,7 @@ from agentflow.errors import ConfigurationError
 from agentflow.models import Model
 from agentflow.team._executor import Executor
 from agentflow.team._generator import Generator
-from agentflow.team._planner import Planner
+from agentflow.team._planner import Planner, PlannerFormat
 from agentflow.team._pool import Role
 from agentflow.team._reader import Reader
 from agentflow.team._rendering import ObservationLimits
@@ -33,6 +33,7 @@ class Team:
         blobs: BlobStore | None = None,
         verify: Verify = "rule",
         short_prompts: bool = False,
+        planner_format: PlannerFormat = "json",
         workers: int = 512,
         observations: ObservationLimits | None = None,
         gate: EffectGate = run_now,
@@ -46,6 +47,7 @@ class Team:
         :param verify: method for judging observations during growth.
         :param short_prompts: show an episode's planner only the question, the names of the tools and the results, for
             small models trained on such prompts.
+        :param planner_format: format of the planner's steps: `labelled` is that of the released planners of AgentFlow.
         :param workers: maximum number of concurrent workers per role.
         :param observations: room for observations in a prompt of growth or synthesis.
         :param gate: gate in front of every request; the engine of episodes has a gate of its own instead.
@@ -65,6 +67,7 @@ class Team:
             models.get("analyst", planner),
             blobs,
             short_prompts=short_prompts,
+            format=planner_format,
             workers=workers,
             observations=room,
         )

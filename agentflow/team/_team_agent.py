@@ -11,7 +11,7 @@ from agentflow.engine import EpisodeEnded, OpenEpisode, card_of, no_such_tool, t
 from agentflow.errors import ErrorKind
 from agentflow.sandbox import Sandbox
 from agentflow.team._messages import turn_size
-from agentflow.team._rendering import call_line, cut, result_text
+from agentflow.team._rendering import NO_STEP, cut, listed_turns, repeated, result_text, unusable_text
 from agentflow.team._team import Team
 from agentflow.trace import (
     Action,
@@ -80,11 +80,12 @@ class TeamWork:
         await self._analyse()
         for number in range(1, self._settings.max_turns + 1 if self._episode.tools else 1):
             step, reply = await self._step(number)
-            if step is None:
+            if reply.value is not None and step is None:
                 return Ending.VERIFIED
-            turn = await self._turn(number, step)
+            turn = self._lost_turn(number, reply) if step is None else await self._turn(number, step)
             self._episode.turns.append(replace(turn, planner_text=_text(reply), reasoning=reply.reasoning))
-            if self._settings.verify == "separate" and await self._is_verified(number):
+            is_judged = step is not None and self._settings.verify == "separate"
+            if is_judged and await self._is_verified(number):
                 return Ending.VERIFIED
             if number < self._settings.max_turns:
                 await self._memory.shorten()
@@ -113,9 +114,9 @@ class TeamWork:
         self._episode.analysis = (await self._episode.ask("analysis", "analyst", QueryAnalysis, ask)).value
 
     async def _step(self, number: int) -> tuple[NextStep | None, Reply[Any]]:
-        """Ask for the next step, and return it with the planner's reply; `None` if the memory suffices.
+        """Ask for the next step, and return it with the planner's reply; `None` if the memory suffices or the reply is unusable.
 
-        :raises EpisodeEnded: if the planner fails.
+        :raises EpisodeEnded: if the planner gives no answer.
         """
         request = NextStepRequest(
             question=self._episode.task.question,
@@ -130,13 +131,13 @@ class TeamWork:
         if self._settings.verify == "separate" or not self._episode.turns:
             ask = partial(planner.next_step, request)
             reply = await self._episode.ask(f"{number}/next", "planner", NextStep, ask)
-            if reply.value is None:
-                raise EpisodeEnded(Ending.FAILED)
+            _check_answered(reply)
             return reply.value, reply
         decide = partial(planner.decide, DecisionRequest(next=request))
         reply = await self._episode.ask(f"{number}/decide", "planner", DecidedStep, decide)
+        _check_answered(reply)
         if (decided := reply.value) is None:
-            raise EpisodeEnded(Ending.FAILED)
+            return None, reply
         self._memory.set_decision(decided.decision)
         return None if decided.decision.stop else decided.next, reply
 
@@ -148,6 +149,7 @@ class TeamWork:
             tools=tuple(self._cards.values()),
             analysis=self._episode.analysis or _NO_ANALYSIS,
             memory=self._memory.shown,
+            turns_left=self._settings.max_turns - number,
         )
         ask = partial(self._team.verifier.decide, request)
         reply = await self._episode.ask(f"{number}/verify", "verifier", Decision, ask)
@@ -155,6 +157,11 @@ class TeamWork:
             return False
         self._memory.set_decision(reply.value, _text(reply))
         return reply.value.stop
+
+    def _lost_turn(self, number: int, reply: Reply[Any]) -> Turn:
+        """Return the turn of an unusable answer of the planner: no action, and the reason as its result."""
+        outcome = ActionOutcome(Observation(), reply.failure)
+        return turn_of(number, NO_STEP, None, outcome, unusable_text(reply), self._episode.seconds)
 
     async def _turn(self, number: int, step: NextStep) -> Turn:
         """Call the tool that the planner named; a call that the tool refuses is written once more."""
@@ -202,8 +209,14 @@ class TeamWork:
         return turn_of(number, step, action, outcome, text, self._episode.seconds)
 
 
+def _check_answered(reply: Reply[Any]) -> None:
+    """:raises EpisodeEnded: if the planner gave no answer, not even an unusable one."""
+    if reply.value is None and not reply.is_unusable:
+        raise EpisodeEnded(Ending.FAILED)
+
+
 def _text(reply: Reply[Any]) -> ModelText:
-    return ModelText(reply.text, reply.mark)
+    return ModelText(repeated(reply.text) if reply.is_unusable else reply.text, reply.mark)
 
 
 def _spellings(name: str) -> tuple[str, str]:
@@ -253,14 +266,6 @@ class EpisodeMemory:
         request = SummaryRequest(question=self._episode.task.question, summary=self._summary, turns=oldest)
         key = f"summary/{len(self._episode.turns)}"
         reply = await self._episode.ask(key, "generator", Summary, partial(self._summarise, request))
-        summary = _listed(self._summary, oldest) if reply.value is None else reply.value.summary
+        summary = listed_turns(self._summary, oldest) if reply.value is None else reply.value.summary
         self._summary = cut(summary, self._max_chars // 4)
         self._summarised = len(self._episode.turns) - kept
-
-
-def _listed(summary: str, turns: tuple[Turn, ...]) -> str:
-    """Summarise turns without a model: each call with the beginning of its result."""
-    lines = [
-        f"{turn.number}. {call_line(turn.action) if turn.action else '-'}: {turn.result}" for turn in turns
-    ]
-    return "\n".join([summary, *(cut(" ".join(line.split()), 300) for line in lines)]).strip()

@@ -19,25 +19,41 @@ from agentflow.engine import (
     is_repeatable,
     turn_of,
 )
-from agentflow.errors import ConfigurationError, ErrorKind
-from agentflow.models import Call, Message, Model, TextPart, ToolCall, ToolReply, ToolSpec, reply_of
+from agentflow.errors import ConfigurationError, ErrorKind, ModelFailureKind
+from agentflow.models import (
+    Call,
+    ImagePart,
+    Message,
+    Model,
+    TextPart,
+    ToolCall,
+    ToolReply,
+    ToolSpec,
+    reply_of,
+)
 from agentflow.sandbox import Sandbox, Tool
 from agentflow.settings import import_object
+from agentflow.team._conversation import Conversation, with_text
 from agentflow.team._executor import call_tool
 from agentflow.team._rendering import (
+    NO_STEP,
     card_notes,
-    episode_images,
     fair_limit,
     image_parts,
+    listed_turns,
     prompt,
+    repeated,
     result_text,
     system,
+    unusable_text,
+    user,
     visible_images,
 )
 from agentflow.telemetry import mark_spans
 from agentflow.trace import (
     Action,
     ActionOutcome,
+    Blob,
     BlobStore,
     Ending,
     Failure,
@@ -49,10 +65,10 @@ from agentflow.trace import (
     Turn,
 )
 
-SHORT_RESULT_CHARS = 200
+_QUOTED_CHARS = 200
 """Characters that are shown of arguments that are no JSON object."""
-_SHORTENED_SHARE = 2 / 3
-"""Share of the memory that is filled after results were shortened: it leaves room for more results."""
+_SHORT_RESULT_CHARS = 200
+"""Characters that are shown of each result, however many an answer has."""
 
 _NOT_RUN = Failure(ErrorKind.CANCELLED, "not run: the episode ended first")
 
@@ -70,8 +86,8 @@ class AgentAnswer(Struct, frozen=True):
 class ToolAgent:
     """A single model that works on tasks with native tool calls. Implements `agentflow.engine.EpisodeAgent`.
 
-    The model is called at most `max_turns` times, the last time without tools. Each tool call is a turn of the episode.
-    See docs/team.md.
+    The model is called at most `max_turns` times, the last time without tools. Each tool call is a turn of the episode. A
+    conversation that exceeds its budget of tokens is compacted. See docs/team.md.
     """
 
     model: Model
@@ -103,48 +119,95 @@ class ToolWork:
         # With one turn, no tool can be called: the model needs no template and parser for them.
         shown = tools.values() if settings.max_turns > 1 else ()
         self._specs = tuple(_spec(tool, task, tools) for tool in shown)
-        self._history: list[tuple[AgentAnswer, list[Turn]]] = []
-        self._texts: dict[int, str] = {}
-        self._system = system(prompt("agent_answer", "system", instructions=settings.instructions))
-        self._begin = TextPart(prompt("agent_answer", "begin", question=task.question))
+        self._conversation = Conversation(self._specs, settings.context_tokens)
+        self._unsent: tuple[Message, Sequence[Turn]] | None = None
+        self._compactions = 0
         self._reply: Reply[AgentAnswer] | None = None
 
     async def work(self) -> Ending:
         """Call the model until it answers or only the last turn is left."""
+        await self._begin()
         for number in range(1, self._episode.settings.max_turns if self._episode.tools else 1):
-            ask = partial(self._ask, may_call=True)
-            reply = await self._episode.ask(f"{number}/agent", "agent", AgentAnswer, ask)
-            if reply.value is None:
+            reply = await self._next(f"{number}/agent")
+            if reply.is_unusable:
+                self._lose_turn(reply)
+            elif reply.value is None:
                 raise EpisodeEnded(Ending.FAILED)
-            if not reply.value.calls:
+            elif not reply.value.calls:
                 self._reply = reply
                 return Ending.ANSWERED
-            await self._call(number, reply.value, reply.reasoning)
-        return Ending.TURNS if self._history else Ending.ANSWERED
+            else:
+                await self._call(number, reply.value, reply)
+        return Ending.TURNS if self._episode.turns else Ending.ANSWERED
 
     async def answer(self) -> Reply[Solution]:
         """Return the model's answer; ask for it without tools if there is none yet."""
-        reply = self._reply
-        if reply is None:
-            ask = partial(self._ask, may_call=False)
-            reply = await self._episode.answer("solution", "agent", AgentAnswer, ask)
+        reply = self._reply or await self._next("solution", last=True)
         if reply.value is None:
             return Reply(failure=reply.failure)
         if not (text := reply.value.text.strip()):
             return Reply(failure=Failure(ErrorKind.FAILED, "the agent gave an empty answer"))
         return Reply(Solution("", text), failure=reply.failure)
 
-    async def _ask(self, *, may_call: bool) -> Reply[AgentAnswer]:
-        call = Call(
-            role="agent",
-            messages=await self._messages(last=not may_call),
-            reply=str,
-            tools=self._specs,
-            may_call=may_call,
+    async def _begin(self) -> None:
+        """Begin the conversation with the task."""
+        task, settings = self._episode.task, self._episode.settings
+        question = TextPart(prompt("agent_answer", "begin", question=task.question))
+        self._conversation.begin(
+            system(prompt("agent_answer", "system", instructions=settings.instructions)),
+            Message("user", (question, *await self._pictures(task.images))),
         )
+
+    async def _next(self, key: str, *, last: bool = False) -> Reply[AgentAnswer]:
+        """Ask for the next answer. Compact the conversation if it exceeds its budget, or if the endpoint refuses its length."""
+        conversation = self._conversation
+        await self._add_results()
+        if conversation.is_too_long:
+            await self._compact(last=last)
+        ask = self._episode.answer if last else self._episode.ask
+        reply = await ask(key, "agent", AgentAnswer, partial(self._ask, last=last))
+        if _is_refused(reply):
+            conversation.lower_budget()
+            if await self._compact(last=last):
+                reply = await ask(f"{key}/again", "agent", AgentAnswer, partial(self._ask, last=last))
+        conversation.count(reply.usage)
+        return reply
+
+    async def _compact(self, *, last: bool) -> bool:
+        """Replace the oldest part of the conversation by a summary; return false if it holds only the newest results."""
+        conversation = self._conversation
+        if not (oldest := conversation.oldest()):
+            return False
+        self._compactions += 1
+        call = self._call_of(conversation.compaction(oldest), may_call=False)
+        ask = self._episode.answer if last else self._episode.ask
+        summarise = partial(reply_of, self._agent.model, call, lambda done: done.text)
+        reply = await ask(f"compaction/{self._compactions}", "agent", str, summarise, branches=False)
+        turns = [turn for step in oldest for turn in step.turns]
+        conversation.compact(oldest, reply.value or listed_turns(conversation.summary, turns))
+        return True
+
+    async def _ask(self, *, last: bool) -> Reply[AgentAnswer]:
+        messages = self._conversation.messages
+        if last and self._episode.turns:
+            messages = with_text(messages, prompt("agent_answer", "last"))
+        call = self._call_of(messages, may_call=not last)
         return await reply_of(self._agent.model, call, lambda done: AgentAnswer(done.text, done.calls))
 
-    async def _call(self, number: int, answer: AgentAnswer, reasoning: str) -> None:
+    def _call_of(self, messages: tuple[Message, ...], *, may_call: bool) -> Call[str]:
+        return Call(role="agent", messages=messages, reply=str, tools=self._specs, may_call=may_call)
+
+    def _lose_turn(self, reply: Reply[AgentAnswer]) -> None:
+        """Add a turn for an unusable answer: no action, and the reason as its result."""
+        episode = self._episode
+        outcome = ActionOutcome(Observation(), reply.failure)
+        text = unusable_text(reply)
+        turn = turn_of(len(episode.turns) + 1, NO_STEP, None, outcome, text, episode.seconds)
+        episode.turns.append(replace(turn, reasoning=reply.reasoning))
+        answer = Message("assistant", (TextPart(repeated(reply.text)),), reply.mark)
+        self._unsent = answer, episode.turns[-1:]
+
+    async def _call(self, number: int, answer: AgentAnswer, reply: Reply[AgentAnswer]) -> None:
         """Make the requested calls, repeatable ones concurrently and the others in order; add a turn for each.
 
         :raises EpisodeEnded: if the episode's turns end first; calls that were not made become failed turns.
@@ -172,49 +235,64 @@ class ToolWork:
             # In the order of the calls, regardless of the order in which they ended.
             for index, (call, (action, failure)) in enumerate(zip(answer.calls, prepared, strict=True)):
                 not_run = ActionOutcome(Observation(), failure or _NOT_RUN)
-                timed = done.get(index) or TimedResult(not_run, began)
+                timed = done.setdefault(index, TimedResult(not_run, began))
                 episode.count_tool(f"{number}/act/{index}", timed)
                 step = NextStep(answer.text, "", "", call.name)
-                whole = turn_of(before + index + 1, step, action, timed.value, "", timed.seconds)
-                self._texts[whole.number] = timed.value.observation.text
-                shown = self._shown(whole, episode.settings.max_observation_chars)
-                episode.turns.append(replace(whole, result=shown, reasoning="" if index else reasoning))
-            self._history.append((answer, episode.turns[before:]))
+                turn = turn_of(before + index + 1, step, action, timed.value, "", timed.seconds)
+                episode.turns.append(replace(turn, reasoning="" if index else reply.reasoning))
+            self._show([done[index].value.observation.text for index in range(len(prepared))])
+            texts = (TextPart(answer.text),) if answer.text else ()
+            self._unsent = Message("assistant", (*texts, *answer.calls), reply.mark), episode.turns[before:]
 
-    def _shown(self, turn: Turn, limit: int) -> str:
-        """Return the result of a turn in at most so many characters, beside the reason of a failed call."""
-        text, question = self._texts[turn.number], self._episode.task.question
-        return result_text(text, limit, question, turn.action, turn.step.justification, failure=turn.failure)
+    def _show(self, texts: Sequence[str]) -> None:
+        """Set the results of the newest turns, as windows that fit into the conversation together."""
+        turns, question = self._episode.turns, self._episode.task.question
+        longest = self._episode.settings.max_observation_chars
+        fair = fair_limit((min(len(text), longest) for text in texts), self._conversation.result_chars)
+        limit = max(fair, _SHORT_RESULT_CHARS)
+        for index, text in enumerate(texts, len(turns) - len(texts)):
+            turn = turns[index]
+            shown = result_text(
+                text, limit, question, turn.action, turn.step.justification, failure=turn.failure
+            )
+            turns[index] = replace(turn, result=shown)
 
     def _prepared(self, call: ToolCall) -> tuple[Action | None, Failure | None]:
         """Return the action of a call, and the reason if it cannot be made."""
         if call.arguments is not None or call.name not in self._episode.tools:
             return self._episode.bind(call.name, call.arguments or {})
-        why = f"the arguments are not a JSON object: {call.raw_arguments[:SHORT_RESULT_CHARS]}"
+        why = f"the arguments are not a JSON object: {call.raw_arguments[:_QUOTED_CHARS]}"
         return None, Failure(ErrorKind.BAD_ARGUMENTS, why)
 
-    async def _messages(self, *, last: bool) -> tuple[Message, ...]:
-        """Return the conversation; if the results together are too long, windows of the older ones are shown."""
-        task, turns = self._episode.task, self._episode.turns
-        images = episode_images(task.images, turns)
-        visible = await visible_images(self._agent.model, images, self._agent.blobs)
-        messages = [self._system, Message("user", (self._begin, *image_parts(task.images, visible)))]
-        limits = _limits(turns, self._episode.settings.memory_chars)
-        for answer, answer_turns in self._history:
-            messages.append(
-                Message("assistant", (*([TextPart(answer.text)] if answer.text else []), *answer.calls))
-            )
-            replies: list[ToolReply] = []
-            for call, turn in zip(answer.calls, answer_turns, strict=True):
-                text = turn.result
-                if limits[turn.number] < len(text):
-                    text = self._shown(turn, limits[turn.number])
-                parts = (TextPart(text), *image_parts(turn.images, visible))
-                replies.append(ToolReply(call.id, call.name, parts, failed=turn.failure is not None))
-            messages.append(Message("user", tuple(replies)))
-        if last and self._history:
-            messages[-1] = Message("user", (*messages[-1].parts, TextPart(prompt("agent_answer", "last"))))
-        return tuple(messages)
+    async def _add_results(self) -> None:
+        """Add the newest answer with its results to the conversation."""
+        if self._unsent is None:
+            return
+        (answer, turns), self._unsent = self._unsent, None
+        calls = [part for part in answer.parts if isinstance(part, ToolCall)]
+        if calls:
+            replies = [
+                ToolReply(
+                    call.id,
+                    call.name,
+                    (TextPart(turn.result), *await self._pictures(turn.images)),
+                    failed=turn.failure is not None,
+                )
+                for call, turn in zip(calls, turns, strict=True)
+            ]
+            results = Message("user", tuple(replies))
+        else:
+            results = user(prompt("agent_answer", "unusable", reason=turns[-1].result))
+        self._conversation.add(answer, results, turns)
+
+    async def _pictures(self, images: Sequence[Blob]) -> list[ImagePart]:
+        return image_parts(images, await visible_images(self._agent.model, images, self._agent.blobs))
+
+
+def _is_refused(reply: Reply[AgentAnswer]) -> bool:
+    """Return whether the endpoint refused the prompt as too long."""
+    failure = reply.failure
+    return failure is not None and failure.kind == ModelFailureKind.TOO_LONG and not reply.is_unusable
 
 
 def make_agent(name: str, model: Model, blobs: BlobStore) -> EpisodeAgent:
@@ -236,26 +314,6 @@ def make_agent(name: str, model: Model, blobs: BlobStore) -> EpisodeAgent:
 def _spec(tool: Tool, task: Task, offered: Collection[str]) -> ToolSpec:
     card = card_of(tool, task.kwargs, offered)
     return ToolSpec(card.name, f"{card.description}{card_notes(card)}", card.schema)
-
-
-def _limits(turns: Sequence[Turn], max_chars: int) -> dict[int, int]:
-    """Return the number of characters to show of each result, by turn.
-
-    When results do not fit any more, all but the newest are shortened to one length. Room is left for more results, so that
-    the prompt prefix rarely changes. A result that was shortened never becomes longer.
-    """
-    limits: dict[int, int] = {}
-    for turn in turns:
-        limits[turn.number] = len(turn.result)
-        if sum(limits.values()) > max_chars:
-            *older, newest = limits.values()
-            room = int(max_chars * _SHORTENED_SHARE) - newest
-            limit = fair_limit(older, max(room, len(older) * SHORT_RESULT_CHARS))
-            limits = {
-                number: min(length, limit) if number != turn.number else length
-                for number, length in limits.items()
-            }
-    return limits
 
 
 def _concurrent_groups(

@@ -8,6 +8,7 @@ from typing import Any, Generic, TypeVar
 
 from msgspec import Struct, field
 
+from agentflow.errors import ModelFailureKind
 from agentflow.trace._node import Action, Blob, Failure, Node, Tokens, Usage, Verdict
 
 T_co = TypeVar("T_co", covariant=True)
@@ -31,7 +32,7 @@ class Reply(Struct, Generic[T_co], frozen=True):
     unusable: tuple[Tokens, ...] = ()
     """Exact tokens of earlier answers that could not be used."""
     text: str = field(default="", name="said")
-    """The answer as the model wrote it; empty if it equals our own encoding."""
+    """The answer as the model wrote it; empty if it equals our own encoding. Without an answer, the last unusable one."""
     reasoning: str = ""
     """The model's reasoning before the answer; empty if the endpoint returns none."""
     prompt: str = ""
@@ -41,6 +42,14 @@ class Reply(Struct, Generic[T_co], frozen=True):
     def mark(self) -> str:
         """Digest of its tokens; empty if they are unknown."""
         return "" if self.tokens is None else self.tokens.mark
+
+    @property
+    def is_unusable(self) -> bool:
+        """The model answered, but not usably: the text is malformed, empty, or cut at its token limit."""
+        kind = None if self.failure is None else self.failure.kind
+        return kind == ModelFailureKind.GARBAGE or (
+            kind == ModelFailureKind.TOO_LONG and self.usage.calls > 0
+        )
 
 
 class ToolCard(Struct, frozen=True):

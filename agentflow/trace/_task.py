@@ -257,7 +257,7 @@ class Turn(Struct, frozen=True, kw_only=True):
     decision: Decision | None = None
     """The verifier's decision after this turn; `None` if it was not asked or failed."""
     planner_text: ModelText = field(default=ModelText(), name="said")
-    """The step as the planner wrote it: its next prompt repeats this text exactly."""
+    """The step as the planner wrote it, also if it can't be used: its next prompt repeats this text exactly."""
     verifier_text: ModelText = field(default=ModelText(), name="decided")
     """The decision as the verifier wrote it."""
     reasoning: str = ""
@@ -341,6 +341,8 @@ class VerificationRequest(QuestionRequest[Decision], frozen=True, kw_only=True):
     """The planner's analysis of the question."""
     memory: Memory
     """The memory so far."""
+    turns_left: int
+    """Remaining turns."""
 
 
 class DecisionRequest(Request[DecidedStep], frozen=True, kw_only=True):

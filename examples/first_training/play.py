@@ -93,16 +93,13 @@ async def play(
 
 
 def _outcome(episode: Episode, right: bool) -> TaskOutcome:
-    asked = [exchange for exchange in episode.exchanges if exchange.role == "planner"]
-    unusable = sum(exchange.failure is not None for exchange in asked)
-    failed = sum(turn.failed for turn in episode.turns)
     return TaskOutcome(
         task=episode.task.id,
         kind=str(episode.task.metadata.get("kind", "")),
         right=right,
         answer=episode.answer,
-        steps=len(asked),
-        errors=unusable + failed,
+        steps=episode.calls["planner"],
+        errors=sum(turn.failed for turn in episode.turns),
     )
 
 

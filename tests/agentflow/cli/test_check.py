@@ -219,6 +219,16 @@ def test_a_model_is_asked_under_the_schema_of_its_role(
     [(does, said)] = found["model"]
     assert (does, text in said) == (works, True), said
     assert works or "use a server with structured output" in said
+    labelled = f"planner_model={{model_name: planner, base_url: '{url.replace('v1', 'prose/v1')}'}}"
+    words = (
+        *words[:-2],
+        f"base_url={url}",
+        f"analyst_model={{model_name: small, base_url: '{url}'}}",
+        labelled,
+    )
+    status, found = check(capsys, *words, "metric=exact_match", "planner_format=labelled", "--for", "rollout")
+    assert status == 0, "a planner with labels needs no structured output"
+    assert [text for _, text in found["model"] if text.startswith("planner (planner) answered")]
 
 
 @pytest.mark.promise("cli:check:training")

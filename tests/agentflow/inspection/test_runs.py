@@ -9,10 +9,14 @@ import pytest
 from agentflow.inspection import RunKind, RunReader, WorkState, open_runs
 from agentflow.learner import Batch, Group
 from agentflow.learner._checkpoints import RolloutStore
+from agentflow.sandbox import register_api_tool
+from agentflow.sandbox._api_tools import registered_tools
+from tests._reasoners import reasoning_endpoint
 from tests.agentflow.inspection._journals import digests
 from tests.agentflow.learner.test_token_page import samples, write_run
 from tests.agentflow.rollouts import _rollouts as rollouts
 from tests.agentflow.synthesis import _runs as syntheses
+from tests.agentflow.team.test_long_episodes import ENTRIES, Reader, served
 
 
 @pytest.fixture(scope="module")
@@ -91,6 +95,53 @@ async def test_the_turns_of_a_rollout_are_those_of_its_files(tmp_path: Path) -> 
         (answer,) = reader.results(seed.id).answers
         assert (answer.answer, list(answer.references)) == (result["answer"], result["references"])
     assert reader.search("Needle")[0].seed == reader.seeds()[0].id
+
+
+@pytest.mark.promise("inspection:episodes")
+async def test_a_lost_turn_and_a_compaction_are_shown(tmp_path: Path) -> None:
+    async with reasoning_endpoint("agentflow-planner-7b") as endpoint:
+        endpoint.careless = 1
+        config = rollouts.config_for(
+            tmp_path / "team", base_url=endpoint.url, model_name="agentflow-planner-7b", planner_format="labelled", max_attempts=1
+        )  # fmt: skip
+        await rollouts.run_to_the_end(config, rollouts.some_tasks(1))
+    reader = first_run(tmp_path / "team")
+    (seed,) = reader.seeds()
+    lost = reader.node(seed.id, "0")
+    assert lost.failure is not None and lost.verdict == "error"
+    assert lost.failure.message == "the answer has no 'Tool Name:'; it reads 'I would search.'"
+    assert lost.calls[0].text == "I would search."
+    assert reader.children(seed.id, "")[0].line == lost.failure.message
+    assert reader.node(seed.id, "0-0").tool == "rag_search"
+
+    before = dict(registered_tools)
+
+    @register_api_tool("canned:show", read_only=True)
+    def show(name: str) -> str:
+        """Show a text.
+
+        :param name: which
+        """
+        return ENTRIES[name]
+
+    assert callable(show)
+    try:
+        async with served(Reader(16)) as pages:
+            config = rollouts.config_for(
+                tmp_path / "single", base_url=pages.url, model_name="reader", agent="single", available_tools=["canned:show"],
+                context_tokens=1_600, max_turns=100,
+            )  # fmt: skip
+            await rollouts.run_to_the_end(config, rollouts.some_tasks(1))
+    finally:
+        registered_tools.clear()
+        registered_tools.update(before)
+    reader = first_run(tmp_path / "single")
+    (seed,) = reader.seeds()
+    assert len(reader.skeleton(seed.id).spots) == 17
+    [compaction] = reader.node(seed.id, "").calls
+    assert (compaction.key, compaction.role) == ("try1/compaction/1", "agent")
+    assert compaction.text.startswith('"I have read up to page')
+    assert "will be replaced by your summary" in str(reader.call(seed.id, compaction.key))
 
 
 @pytest.mark.promise("inspection:trainings")

@@ -105,7 +105,7 @@ async def test_episodes_on_a_real_vllm_become_steps_and_the_engine_follows(
     assert [line["step"] for line in lines] == [0, 1, 2]
     for line in lines[1:]:
         assert line["episodes/count"] == 8
-        assert line["tokens/trained"] == 8 * 24
+        assert line["tokens/trained"] == 8 * 2 * 24, "an unusable step costs a turn, and is trained"
         apart = line["engine/apart_max"]
         assert apart is not None
         assert apart <= 1e-5, "what was sampled has the trainer's probabilities, after an update too"
@@ -318,7 +318,7 @@ async def test_our_own_team_is_tuned_on_the_same_path(vllm: ModelServer, tmp_pat
         gave = await atune("team", tasks(), reward=Scores(), **said)
     assert gave["steps"] == 1
     [line] = read_figures(tmp_path / METRICS)
-    assert (line["episodes/count"], line["episodes/calls"]) == (4, 1)
+    assert (line["episodes/count"], line["episodes/calls"]) == (4, 2)
     assert (apart := line["engine/apart_max"]) is not None
     assert apart <= 1e-5
 

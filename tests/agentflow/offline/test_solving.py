@@ -52,7 +52,9 @@ def solved(question: str, turns: int = 8) -> tuple[Solution, Memory]:
             result=search(arguments["query"]),
         )
         memory = Memory(turns=(*memory.turns, turn))
-        asked = VerificationRequest(question=question, tools=TOOLS, analysis=NOTHING, memory=memory)
+        asked = VerificationRequest(
+            question=question, tools=TOOLS, analysis=NOTHING, memory=memory, turns_left=2
+        )
         if decide(asked).stop:
             break
     return solve(SolutionRequest(question=question, analysis=NOTHING, memory=memory)), memory
@@ -97,7 +99,7 @@ def test_a_bare_number_from_the_last_call_answers_a_how_many_question(
     step = NextStep("", "", "", CODE.name)
     turn = Turn(number=1, step=step, action=Action(CODE.name, {"code": "23 * 47"}), result=result)
     memory = Memory(turns=(turn,))
-    asked = VerificationRequest(question=question, tools=TOOLS, analysis=NOTHING, memory=memory)
+    asked = VerificationRequest(question=question, tools=TOOLS, analysis=NOTHING, memory=memory, turns_left=2)
     assert decide(asked).stop is bool(answer)
     assert solve(SolutionRequest(question=question, analysis=NOTHING, memory=memory)).answer == answer
 

@@ -29,7 +29,7 @@ OTHERWISE: dict[str, object] = {
     "data_path": "mine.jsonl", "imports": ["json"], "benchmark_name": "gpqa", "number_of_tasks": 7, "task_ids": ["a", "b"], "samples": 3, "branching": {"width": 2},
     "agent": "single", "verify": "merged", "max_turns": 4, "max_retries": 1, "max_workers": 5, "parallel": True,
     "abstain": False, "short_prompts": True, "system_prompt": "dig", "system_prompt_file": "prompt.md", "episode_seconds": 9.0, "episode_tokens": 99,
-    "episode_cost": 0.5, "memory_chars": 2000, "max_observation_chars": 700, "analyst_model": {"temperature": 0.5},
+    "episode_cost": 0.5, "memory_chars": 2000, "context_tokens": 5000, "planner_format": "labelled", "max_observation_chars": 700, "analyst_model": {"temperature": 0.5},
     "planner_model": {"temperature": 0.1}, "executor_model": {"temperature": 0.2},
     "verifier_model": {"temperature": 0.3}, "generator_model": {"temperature": 0.4}, "tool_model": {"temperature": 0.6},
     "tool_models": {"python_coder": {"temperature": 0.7}}, "evaluate_results": False,
@@ -78,6 +78,8 @@ def needs(name: str) -> dict[str, object]:
     if name == "data_path":
         # Without it the tools depend on it.
         return {"available_tools": ["rag_search"]}
+    if name == "context_tokens":
+        return {"agent": "single"}
     if name == "tool_model":
         return {"available_tools": ["base_generator"]}
     if name == "tool_models":
@@ -143,6 +145,18 @@ def test_every_field_is_taken_from_every_source(name: str, monkeypatch: pytest.M
         ("agent: crowd", "agent: there is no 'crowd'; choose team, single or module:function"),
         ("{agent: single, verify: merged}", "verify: a single agent has no such role"),
         ("{agent: single, short_prompts: true}", "short_prompts: a single agent has no such role"),
+        ("{agent: single, planner_format: labelled}", "planner_format: a single agent has no such role"),
+        (
+            "{planner_format: labelled, verify: merged}",
+            "planner_format: labelled steps have no decision to stop",
+        ),
+        (
+            "{planner_format: labelled, short_prompts: true}",
+            "short_prompts: planner_format=labelled has a prompt of its own",
+        ),
+        ("planner_format: xml", "planner_format"),
+        ("context_tokens: 5000", "context_tokens: a team has a memory instead; set memory_chars"),
+        ("{agent: single, context_tokens: 9}", "context_tokens"),
         ("{agent: single, planner_model: {seed: 1}}", "planner_model: a single agent has no such role"),
         (
             "{verify: merged, verifier_model: {seed: 1}}",

@@ -19,7 +19,7 @@ SEEN: set[str] = {
     # Shown by test_run, test_config and the tests of retries, sandboxes and the command.
     "output_dir", "agent", "max_turns", "max_workers", "samples", "branching", "evaluate_results", "evaluation_metric", "max_retries",
     "save_results", "save_trajectories", "trajectory_only", "save_summary", "available_tools", "max_sandboxes", "api",
-    "short_prompts", "imports", "tracing", "save_prompts", "requests_per_minute", "host_name", "launch_id",
+    "short_prompts", "planner_format", "imports", "tracing", "save_prompts", "requests_per_minute", "host_name", "launch_id",
 }  # fmt: skip
 """Settings whose effect is shown elsewhere."""
 HERE = {
@@ -34,7 +34,7 @@ HERE = {
     },
     "tasks": {"data_path", "benchmark_name", "number_of_tasks", "task_ids", "metric_options"},
     "limits": {
-        "episode_seconds", "episode_tokens", "episode_cost", "memory_chars", "max_observation_chars", "max_total_tokens", "max_cost", "max_seconds",
+        "episode_seconds", "episode_tokens", "episode_cost", "memory_chars", "context_tokens", "max_observation_chars", "max_total_tokens", "max_cost", "max_seconds",
         "prices",
     },
     "places": {"journal", "run_name", "parallel"},
@@ -245,6 +245,10 @@ async def test_an_episode_and_a_run_end_at_their_limits(tmp_path: Path) -> None:
             assert stopped.value.cause is StopCause.BUDGET
     assert served(tmp_path, "", memory_chars=2000).episode.memory_chars == 2000
     assert served(tmp_path, "", max_observation_chars=700).episode.max_observation_chars == 700
+    for settings, budget in (
+        ({}, 32_000), ({"context_tokens": 5_000, "memory_chars": 9_000}, 5_000), ({"memory_chars": 20_000}, 5_000), ({"memory_chars": 2_000}, 1_000),
+    ):  # fmt: skip
+        assert served(tmp_path, "", agent="single", **settings).episode.context_tokens == budget
 
 
 @pytest.mark.promise("rollout:config:fields")

@@ -189,7 +189,7 @@ def test_images_are_shown_to_models_with_vision_and_counted_for_others() -> None
 @pytest.mark.promise("team:prompts:versions")
 def test_prompts_have_versions_and_omit_paragraphs_with_empty_values() -> None:
     assert dict(prompt_versions()) == {
-        "agent_answer": "v3",
+        "agent_answer": "v4",
         "documents": "v1",
         "executor_arguments": "v3",
         "generator_answer": "v2",
@@ -204,6 +204,7 @@ def test_prompts_have_versions_and_omit_paragraphs_with_empty_values() -> None:
         "planner_actions": "v4",
         "planner_analysis": "v2",
         "planner_next_step": "v3",
+        "planner_next_step_labelled": "v1",
         "planner_next_step_short": "v2",
         "reader_hidden": "v1",
         "reader_others": "v1",
@@ -211,7 +212,7 @@ def test_prompts_have_versions_and_omit_paragraphs_with_empty_values() -> None:
         "reader_recall": "v1",
         "tool_base_generator": "v2",
         "tool_python_coder": "v2",
-        "verifier_stop": "v2",
+        "verifier_stop": "v3",
         "verifier_verdict": "v2",
     }
     bare = text(plan_messages(plan_request(), {}))

@@ -69,7 +69,9 @@ ANALYSIS = QueryAnalysis("Who it was.", "", "", "")
 NEXT = NextStepRequest(question="Who?", tools=(SEARCH,), analysis=ANALYSIS, memory=Memory(), turns_left=3)
 STEP = NextStep("First of all.", "the tower", "Find it.", "rag_search")
 COMMAND = CommandRequest(question="Who?", step=STEP, tool=SEARCH)
-VERIFY = VerificationRequest(question="Who?", tools=(SEARCH,), analysis=ANALYSIS, memory=Memory())
+VERIFY = VerificationRequest(
+    question="Who?", tools=(SEARCH,), analysis=ANALYSIS, memory=Memory(), turns_left=2
+)
 SOLVE = SolutionRequest(question="Who?", analysis=ANALYSIS, memory=Memory())
 SUMMARISE = SummaryRequest(question="Who?", summary="Nobody yet.", turns=())
 

@@ -14,6 +14,7 @@ from agentflow.models import (
     Accounts,
     Call,
     Completion,
+    Message,
     ModelSettings,
     Prices,
     TextPart,
@@ -31,6 +32,7 @@ from agentflow.trace import (
     Failure,
     MemoryBlobStore,
     Task,
+    Tokens,
     TokenTree,
     Usage,
     calls_of,
@@ -55,6 +57,8 @@ class Agent:
 
     def __init__(self, *said: Said | Exception) -> None:
         self.calls: list[Call[object]] = []
+        self.prompt_tokens = 100
+        """Tokens of every prompt, as reported."""
         self._said = list(said)
 
     async def complete(self, call: Call[T]) -> Completion[T]:
@@ -64,7 +68,11 @@ class Agent:
             raise said
         text, calls = (said, ()) if isinstance(said, str) else ("", tuple(said))
         return Completion(
-            value=cast("T", text), text=text, usage=Usage(1, 100, 10), model="agent", calls=calls
+            value=cast("T", text),
+            text=text,
+            usage=Usage(1, self.prompt_tokens, 10),
+            model="agent",
+            calls=calls,
         )
 
 
@@ -282,14 +290,44 @@ async def test_token_and_cost_limits_end_the_agents_turns_but_not_the_answer() -
     assert (episode.ending, episode.answer) == (Ending.MONEY, "1871")
 
 
-@pytest.mark.promise("team:solve:memory")
-async def test_older_results_are_shortened_to_windows_if_all_results_are_too_long() -> None:
-    long = [[write("x" * 700, n)] for n in range(6)]
-    model = Agent(*long, "1871")
-    episode = await solved(model, memory_chars=3_000)
-    assert max(len(str(call.messages)) for call in model.calls) < 16_000
-    assert re.search(r"… [\d,]+ characters …", str(model.calls[-1].messages))
-    assert len(episode.turns[-1].result) > 4_000
+@pytest.mark.promise("team:single:conversation")
+async def test_the_results_of_one_answer_are_windows_that_fit_into_half_of_the_budget_together() -> None:
+    calls = [ToolCall(f"c{n}", "diary_look", {"what": "a line of text. " * 100}) for n in range(4)]
+    model = Agent(calls, "1871")
+    model.prompt_tokens = 500
+    episode = await solved(model, context_tokens=1_000)
+    assert sum(len(turn.result) for turn in episode.turns) < 2_500
+    assert all(re.search(r"… [\d,]+ characters …", turn.result) for turn in episode.turns)
+    episode = await solved(Agent(calls, "1871"))
+    assert all(len(turn.result) > 1_600 for turn in episode.turns)
+
+
+@pytest.mark.promise("team:single:lost-turn")
+async def test_an_unusable_answer_costs_a_turn_and_the_agent_sees_the_reason() -> None:
+    tokens = Tokens(prompt=(1,), sampled=(2,), logprobs=(-1.0,), finish="length")
+    cut = ModelFailure(
+        ModelFailureKind.TOO_LONG,
+        "cut at its token limit",
+        answers=1,
+        answer_tokens=(tokens,),
+        answer_text="I th",
+    )
+    empty = ModelFailure(ModelFailureKind.GARBAGE, "the answer is empty", answers=1)
+    book = Book()
+    model = Agent([write("a")], cut, empty, "1871")
+    episode = await solved(model, book=book)
+    assert (episode.ending, episode.answer) == (Ending.ANSWERED, "1871")
+    assert [turn.number for turn in episode.turns] == [1, 2, 3]
+    assert episode.turns[1].failure == Failure("too_long", "cut at its token limit")
+    *_, cut_answer, reason, empty_answer, other_reason = model.calls[-1].messages
+    assert cut_answer == Message("assistant", (TextPart("I th"),), tokens.mark)
+    assert "The answer can't be used: cut at its token limit" in str(reason)
+    assert "(empty)" in str(empty_answer)
+    assert "The answer can't be used: the answer is empty" in str(other_reason)
+    assert episode.exchanges[1].tokens == tokens
+    assert await solved(Agent(), book=book) == episode
+    lost = await solved(Agent(cut, cut, "1871"), max_turns=3)
+    assert (lost.ending, lost.answer, len(lost.turns)) == (Ending.TURNS, "1871", 2)
 
 
 @pytest.mark.promise("models:exact_tools")

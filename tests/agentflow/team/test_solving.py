@@ -3,7 +3,7 @@
 import pytest
 
 from agentflow.errors import ModelFailure, ModelFailureKind, RunStopped, StopCause
-from agentflow.models import Call
+from agentflow.models import Call, Message, TextPart
 from agentflow.trace import (
     Action,
     Assessment,
@@ -18,12 +18,22 @@ from agentflow.trace import (
     Task,
     Tokens,
     Usage,
+    VerificationRequest,
 )
+from tests.agentflow.team._model import unasked
 from tests.agentflow.team._solving import ANALYSIS, SOLUTION, STOP, TASK, Book, Diary, Script, roles, solved
 
 
 def garbage(request: object) -> object:
     raise ModelFailure(ModelFailureKind.GARBAGE, "no JSON")
+
+
+def text_of(message: Message) -> str:
+    return "".join(part.text for part in message.parts if isinstance(part, TextPart))
+
+
+def unreachable(request: object) -> object:
+    raise ModelFailure(ModelFailureKind.UNAVAILABLE, "nobody there")
 
 
 @pytest.mark.promise("team:solve:calls")
@@ -53,15 +63,20 @@ async def test_a_planner_that_verifies_its_own_work_takes_two_calls_per_turn() -
 @pytest.mark.promise("team:solve:limits")
 async def test_the_planner_sees_the_turns_left_and_the_last_turn_is_followed_by_an_answer() -> None:
     left: list[int] = []
+    left_after: list[int] = []
     script = Script(turns=99)
 
     def answer(call: Call[object]) -> object:
         if isinstance(call.request, NextStepRequest):
             left.append(call.request.turns_left)
+        if isinstance(call.request, VerificationRequest):
+            left_after.append(call.request.turns_left)
         return script(call)
 
-    episode, _ = await solved(answer, max_turns=3)
-    assert left == [3, 2, 1]
+    episode, model = await solved(answer, max_turns=3)
+    assert (left, left_after) == ([3, 2, 1], [2, 1, 0])
+    verifying = [text_of(call.messages[-1]) for call in model.calls if call.role == "verifier"]
+    assert [text.rpartition("Steps left: ")[2][0] for text in verifying] == ["2", "1", "0"]
     assert (episode.ending, episode.answer, len(episode.turns)) == (Ending.TURNS, "1871", 3)
 
 
@@ -135,10 +150,58 @@ async def test_a_failed_analysis_verdict_or_command_does_not_end_an_episode() ->
 @pytest.mark.promise("team:solve:failures")
 async def test_an_episode_without_a_next_step_answers_from_its_memory() -> None:
     for verify in ("separate", "merged"):
-        script = Script(decide=garbage) if verify == "merged" else Script(next=garbage)
+        script = Script(decide=unreachable) if verify == "merged" else Script(next=unreachable)
         episode, _ = await solved(script, verify=verify)
         assert (episode.ending, episode.answer) == (Ending.FAILED, "1871")
         assert episode.failure is None
+
+
+@pytest.mark.promise("team:solve:lost-turn")
+@pytest.mark.parametrize("verify", ["separate", "merged"])
+async def test_an_unusable_answer_of_the_planner_costs_its_turn_and_not_the_episode(verify: str) -> None:
+    sampled = Tokens(prompt=(1,), sampled=(2,), logprobs=(-1.0,))
+    script, asked, book = Script(turns=3), [0], Book()
+
+    def answer(call: Call[object]) -> object:
+        if call.role == "planner":
+            asked[0] += 1
+            if asked[0] == 2:
+                raise ModelFailure(
+                    ModelFailureKind.GARBAGE, "JSON is malformed", answers=1, answer_tokens=(sampled,),
+                    answer_text='{"justification": ',
+                )  # fmt: skip
+        return script(call)
+
+    episode, model = await solved(answer, verify=verify, max_turns=5, book=book)
+    assert (episode.ending, episode.answer) == (Ending.VERIFIED, "1871")
+    lost = episode.turns[1]
+    assert (lost.action, lost.failure) == (None, Failure("garbage", "JSON is malformed"))
+    assert lost.result == "The answer can't be used: JSON is malformed"
+    assert [turn.action is None for turn in episode.turns] == [False, True, False]
+    after = [call for call in model.calls if call.role == "planner"][2]
+    [answered] = [message for message in after.messages if text_of(message) == '{"justification": ']
+    assert (answered.role, answered.mark) == ("assistant", sampled.mark)
+    assert "JSON is malformed" in str(after.messages[-1])
+    planned = [exchange for exchange in episode.exchanges if exchange.role == "planner"]
+    assert planned[1].tokens == sampled
+    again, _ = await solved(unasked, verify=verify, max_turns=5, book=book)
+    assert again == episode
+
+
+@pytest.mark.promise("team:solve:lost-turn")
+async def test_a_planner_without_any_usable_answer_uses_up_its_turns() -> None:
+    def cut(request: object) -> object:
+        raise ModelFailure(ModelFailureKind.TOO_LONG, "cut at its token limit", answers=1)
+
+    def refuse(request: object) -> object:
+        raise ModelFailure(ModelFailureKind.TOO_LONG, "the prompt is too long")
+
+    episode, model = await solved(Script(next=cut), max_turns=3)
+    assert (episode.ending, episode.answer, len(episode.turns)) == (Ending.TURNS, "1871", 3)
+    assert roles(model) == ["analyst", *["planner"] * 3, "generator"]
+    assert "(empty)" in str(model.calls[2].messages)
+    episode, _ = await solved(Script(next=refuse), max_turns=3)
+    assert (episode.ending, len(episode.turns)) == (Ending.FAILED, 0), "no answer was received"
 
 
 @pytest.mark.promise("team:solve:failures")

@@ -6,6 +6,7 @@ from itertools import pairwise
 import pytest
 from msgspec.structs import replace
 
+from agentflow.errors import ModelFailure, ModelFailureKind
 from agentflow.models import Call, ImagePart, Message, TextPart
 from agentflow.team._messages import (
     command_messages,
@@ -102,6 +103,24 @@ async def test_each_prompt_begins_with_the_whole_previous_prompt(verify: str, ro
 
 
 @pytest.mark.promise("team:tasks:prefix")
+@pytest.mark.parametrize("verify", ["separate", "merged"])
+async def test_a_prompt_after_an_unusable_answer_begins_with_the_previous_prompt(verify: str) -> None:
+    script, planned = Script(turns=6), [0]
+
+    def answer(call: Call[object]) -> object:
+        planned[0] += call.role == "planner"
+        if call.role == "planner" and planned[0] in (1, 3, 4):
+            raise ModelFailure(ModelFailureKind.GARBAGE, "no JSON", answers=1, answer_text="So I say.")
+        return script(call)
+
+    episode, model = await solved(answer, verify=verify, max_turns=6)
+    assert sum(turn.action is None for turn in episode.turns) == 3
+    for role in ("planner", "verifier"):
+        assert all(after.startswith(before) for before, after in pairwise(prompts_of(model, role)))
+    assert prompts_of(model, "planner")[-1].count("[assistant]\nSo I say.") == 3
+
+
+@pytest.mark.promise("team:tasks:prefix")
 @pytest.mark.parametrize("merged", [False, True])
 def test_a_short_prompt_contains_the_question_tool_names_and_results(merged: bool) -> None:
     request = next_request(TURN, instructions="Find it.", turns_left=2)
@@ -163,7 +182,7 @@ def test_images_are_shown_to_models_with_vision() -> None:
         ),
         verification_messages(
             VerificationRequest(
-                question="When?", tools=(CARD,), analysis=ANALYSIS, memory=Memory(turns=(TURN,))
+                question="When?", tools=(CARD,), analysis=ANALYSIS, memory=Memory(turns=(TURN,)), turns_left=2
             ),
             seen,
         ),
@@ -227,7 +246,7 @@ def test_planner_and_verifier_see_their_own_answers_verbatim() -> None:
         ]
         assert answers == [Message("assistant", (TextPart(step.text),), "m1")]
     request = VerificationRequest(
-        question="When?", tools=(CARD,), analysis=ANALYSIS, memory=Memory(turns=(turn,))
+        question="When?", tools=(CARD,), analysis=ANALYSIS, memory=Memory(turns=(turn,)), turns_left=2
     )
     [answer] = [one for one in verification_messages(request, {}) if one.role == "assistant"]
     assert answer == Message("assistant", (TextPart("[its word]"),), "m2")
