@@ -73,7 +73,7 @@ VALUE = "value"
 
 
 class StateCopy(Struct, frozen=True, omit_defaults=True):
-    """How the state of a path was copied, under `copy`."""
+    """Record of how the state of a path was copied, under `copy`."""
 
     isolation: Isolation = Isolation.SHARED
     """Way of copying; `shared`: there was no state."""

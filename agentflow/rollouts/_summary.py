@@ -68,7 +68,7 @@ class FailedTask(Struct, frozen=True):
 
 
 class EpisodeCosts(Struct, frozen=True):
-    """What episodes took."""
+    """Costs of episodes."""
 
     sampled_tokens: int = 0
     """Tokens that models generated."""
@@ -97,9 +97,9 @@ class BranchingSummary(Struct, frozen=True):
     replays: dict[str, int]
     """Reasons for replays instead of forks, with their number."""
     used: EpisodeCosts
-    """What the paths took together: shared parts count once."""
+    """Costs of the paths together: shared parts count once."""
     independent: EpisodeCosts
-    """What the same answers take as independent episodes."""
+    """Costs of the same answers as independent episodes."""
 
 
 class RolloutSummary(Struct, frozen=True, kw_only=True):
@@ -178,7 +178,7 @@ class RolloutSummary(Struct, frozen=True, kw_only=True):
     wall_seconds: float
     """Seconds that this process took."""
     branching: BranchingSummary | UnsetType = UNSET
-    """What the shared beginnings of episodes saved; unset: episodes were independent."""
+    """Savings by shared beginnings of episodes; unset: episodes were independent."""
 
     def _repr_html_(self) -> str:
         from agentflow.rollouts.analysis import summary_card  # it shows summaries, and knows this class

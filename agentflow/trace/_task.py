@@ -442,7 +442,7 @@ class BranchPoint(Struct, frozen=True, omit_defaults=True):
     drawn: int = 1
     """Number of equal continuations that were sampled; one of them was run."""
     isolation: Isolation = Isolation.SHARED
-    """How the state of its tools was copied: `shared` if there was none, or the first path kept it."""
+    """Way in which the state of its tools was copied: `shared` if there was none, or the first path kept it."""
     reason: str = ""
     """Reason for a replay instead of a fork."""
 
