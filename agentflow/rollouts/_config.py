@@ -271,6 +271,8 @@ class RolloutConfig(RunConfig):
             return
         if self.samples > 1:
             yield "samples: branching.leaves is the number of episodes per task; leave out samples"
+        if self.seed is not None:
+            yield "seed: with it every continuation is the same; leave it out, or branching"
         if self.branching.guide == "verifier" and (self.agent != "team" or self.verify == "merged"):
             yield "branching.guide: there is no verifier; name a module:function, or set agent=team"
         known = self._agent_models

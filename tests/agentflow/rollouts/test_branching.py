@@ -85,6 +85,7 @@ async def test_a_finished_branching_rollout_writes_the_same_files_again(tmp_path
     ("settings", "problem"),
     [
         ({"samples": 3, "branching": {}}, "samples: branching.leaves is the number of episodes per task"),
+        ({"seed": 7, "branching": {}}, "seed: with it every continuation is the same"),
         ({"branching": {"search": "beam"}}, "guide: search=beam needs one"),
         ({"branching": {"roles": ["cook"]}}, "branching.roles: there is no role cook"),
         ({"agent": "single", "branching": {"guide": "verifier"}}, "branching.guide: there is no verifier"),
