@@ -17,9 +17,18 @@ if TYPE_CHECKING:
     from agentflow.learner._debug import debug_counts, models_at_engine, report_step
     from agentflow.learner._engine import claimed_engine
     from agentflow.learner._episode_runner import open_episode_runner, open_sandbox_pool
+    from agentflow.learner._flywheel import FlywheelRun, FlywheelStatus
     from agentflow.learner._group_rollout import PolicyRollout, external_failure
     from agentflow.learner._groups import Batch, EpisodeResult, FailureCause, Group, TaskDraw
     from agentflow.learner._progress import TrainOutcome, TrainStatus
+    from agentflow.learner._rounds import (
+        ROUNDS,
+        FlywheelResult,
+        FlywheelRound,
+        guidance,
+        read_rounds,
+        steps_of_pairs,
+    )
     from agentflow.learner._run import Reward, TrainRun, atrain, train
     from agentflow.learner._sources import TaskOrder
     from agentflow.learner._team_rollouts import RolloutContext, RolloutFactory, TeamRollouts
@@ -31,12 +40,17 @@ __all__ = [
     "FROZEN",
     "JUDGE",
     "POLICY",
+    "ROUNDS",
     "Backbone",
     "Batch",
     "Checkpoints",
     "EpisodeResult",
     "EpisodeTokens",
     "FailureCause",
+    "FlywheelResult",
+    "FlywheelRound",
+    "FlywheelRun",
+    "FlywheelStatus",
     "Group",
     "PolicyRollout",
     "Reward",
@@ -58,12 +72,15 @@ __all__ = [
     "debug_counts",
     "episodes_page",
     "external_failure",
+    "guidance",
     "load_train_config",
     "models_at_engine",
     "open_episode_runner",
     "open_sandbox_pool",
+    "read_rounds",
     "report_step",
     "sample_of_calls",
+    "steps_of_pairs",
     "train",
     "try_training",
 ]
@@ -79,11 +96,20 @@ __getattr__ = lazy_exports(
         "._debug": ["debug_counts", "models_at_engine", "report_step"],
         "._engine": ["claimed_engine"],
         "._episode_runner": ["open_episode_runner", "open_sandbox_pool"],
+        "._flywheel": ["FlywheelRun", "FlywheelStatus"],
         "._group_rollout": ["PolicyRollout", "external_failure"],
         "._groups": ["Batch", "EpisodeResult", "FailureCause", "Group", "TaskDraw"],
         "._progress": ["TrainOutcome", "TrainStatus"],
         "._token_page": ["EpisodeTokens", "RunTokens", "episodes_page"],
         ".packing": ["Row"],
+        "._rounds": [
+            "ROUNDS",
+            "FlywheelResult",
+            "FlywheelRound",
+            "guidance",
+            "read_rounds",
+            "steps_of_pairs",
+        ],
         "._run": ["Reward", "TrainRun", "atrain", "train"],
         "._sources": ["TaskOrder"],
         "._trial": ["TrialResult", "try_training"],
