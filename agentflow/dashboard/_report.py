@@ -21,7 +21,7 @@ from agentflow.inspection import (
     open_runs,
     without_paths,
 )
-from agentflow.learner import read_rounds, steps_of_pairs
+from agentflow.learner import questions_of_round, read_rounds, steps_of_pairs
 
 REPORT_PAGE: Final = "report.html"
 """Name of the file in the output directory."""
@@ -127,16 +127,18 @@ def _round_sections(folder: Path) -> list[str]:
     baseline = f"<p>Version 0 at {result.held_out_pairs} held-out pairs: {result.baseline:.1%}.</p>"
     sections = [_section("Rounds", baseline + _table(head, rows))]
     for finished in result.rounds:
+        questions = questions_of_round(folder, finished.number)
         pairs = [
             (
                 id,
+                _line(questions[id]),
                 f"{rate:.0%}",
                 "yes" if id in finished.chosen else "no",
                 ", ".join(map(str, used.get(id, ()))),
             )
             for id, rate in islice(finished.rates.items(), _SEEDS)
         ]
-        table = _table(("pair", "mean reward", "in the window", "steps that used it"), pairs)
+        table = _table(("pair", "question", "mean reward", "in the window", "steps that used it"), pairs)
         sections.append(f"<details><summary>Pairs of round {finished.number}</summary>{table}</details>")
     return sections
 

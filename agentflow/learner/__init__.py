@@ -26,6 +26,7 @@ if TYPE_CHECKING:
         FlywheelResult,
         FlywheelRound,
         guidance,
+        questions_of_round,
         read_rounds,
         steps_of_pairs,
     )
@@ -77,6 +78,7 @@ __all__ = [
     "models_at_engine",
     "open_episode_runner",
     "open_sandbox_pool",
+    "questions_of_round",
     "read_rounds",
     "report_step",
     "sample_of_calls",
@@ -107,6 +109,7 @@ __getattr__ = lazy_exports(
             "FlywheelResult",
             "FlywheelRound",
             "guidance",
+            "questions_of_round",
             "read_rounds",
             "steps_of_pairs",
         ],

@@ -33,6 +33,7 @@ from agentflow.learner._rounds import (
     FlywheelRound,
     guidance,
     read_rounds,
+    round_name,
     write_rounds,
 )
 from agentflow.learner._run import TrainRun, rules_for_tasks
@@ -252,14 +253,14 @@ class FlywheelRun:
         """Run the stages of a round and store it."""
         weights = self._weights()
         before = await self._measure(engine, held_out, f"{HELD_OUT}-0", self._start())
-        kept = await self._synthesise(engine, _name(number), seeds, weights)
+        kept = await self._synthesise(engine, round_name(number), seeds, weights)
         excluded = frozenset[str]().union(*(pair.documents for pair in held_out))
         pairs = [pair for pair in kept if pair.documents.isdisjoint(excluded)]
-        rates = await self._measure(engine, pairs, _name(number), weights)
+        rates = await self._measure(engine, pairs, round_name(number), weights)
         low, high = self.config.difficulty.window
         chosen = tuple(id for id, rate in rates.items() if low <= rate <= high)
         trained = await self._train(self._chosen_before() + _tasks(pairs, chosen), weights)
-        after = await self._measure(engine, held_out, f"{HELD_OUT}-{number}", trained)
+        after = await self._measure(engine, held_out, f"{HELD_OUT}-{trained.version}", trained)
         changes = [after[id] - before[id] for id in before.keys() & after.keys()]
         interval = bootstrap(sorted(changes))
         finished = FlywheelRound(
@@ -306,7 +307,7 @@ class FlywheelRun:
         return [
             task
             for finished in self.result.rounds
-            for task in _tasks(self._pairs(_name(finished.number)), finished.chosen)
+            for task in _tasks(self._pairs(round_name(finished.number)), finished.chosen)
         ]
 
     def _pairs(self, name: str) -> list[_Pair]:
@@ -381,7 +382,7 @@ class FlywheelRun:
         lines = guidance(
             [
                 (pair.kind, pair.hops, last.rates[pair.task.id])
-                for pair in self._pairs(_name(last.number))
+                for pair in self._pairs(round_name(last.number))
                 if pair.task.id in last.rates
             ],
             self.config.difficulty.window,
@@ -446,10 +447,6 @@ class FlywheelRun:
         with self._doing("training", run):
             outcome = await run.run()
         return _Weights(self._trained, outcome.version, outcome.steps)
-
-
-def _name(number: int) -> str:
-    return f"round-{number}"
 
 
 def _pair(line: _PairLine, index: int, kwargs: Mapping[str | None, dict[str, Any]]) -> _Pair:

@@ -10,8 +10,10 @@ import msgspec
 from msgspec import Struct
 
 from agentflow._decoding import DECODE_ERRORS, decode_reason
+from agentflow._folder_files import read_lines
 from agentflow._private_files import replace_file
 from agentflow.errors import ConfigurationError
+from agentflow.synthesis import PAIRS
 
 ROUNDS: Final = "rounds.json"
 """File of the rounds in the output directory."""
@@ -77,6 +79,27 @@ def read_rounds(folder: Path) -> FlywheelResult:
 def write_rounds(folder: Path, result: FlywheelResult) -> None:
     """Store the finished rounds in one step."""
     replace_file(folder / ROUNDS, msgspec.json.format(msgspec.json.encode(result)) + b"\n")
+
+
+class _AskedPair(Struct):
+    qa_id: str
+    question: str
+
+
+def round_name(number: int) -> str:
+    """Return the name of the folder of a round."""
+    return f"round-{number}"
+
+
+def questions_of_round(folder: Path, number: int) -> dict[str, str]:
+    """Return the questions of the pairs of a round, by id. See docs/supervisor.md.
+
+    :param folder: output directory of the rounds.
+    :raises OSError: if they can't be read.
+    """
+    lines = read_lines(folder / round_name(number) / PAIRS, folder)
+    pairs = (msgspec.json.decode(line, type=_AskedPair) for line in lines)
+    return {pair.qa_id: pair.question for pair in pairs}
 
 
 def steps_of_pairs(folder: Path, steps: int) -> dict[str, tuple[int, ...]]:
