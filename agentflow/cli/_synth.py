@@ -138,6 +138,9 @@ def print_rounds(console: "Console", result: "FlywheelResult", folder: Path) -> 
     """Print the rounds of a run as a table, and the names of its files."""
     from rich.table import Table
 
+    if not result.rounds:
+        console.print("No round is finished.")
+        return
     table = Table("round", "grown by", "pairs", "in the window", "steps", "held-out", "gain", box=None)
     for finished in result.rounds:
         gain, low, high = finished.gain
