@@ -28,6 +28,9 @@ from agentflow.synthesis.pipeline import SynthesisRun, SynthesisStatus, render_r
 
 if TYPE_CHECKING:
     from rich.console import Console
+    from rich.table import Table
+
+    from agentflow.learner import FlywheelResult, FlywheelRun, FlywheelStatus
 
 
 def run_synth(arguments: argparse.Namespace) -> int:
@@ -37,7 +40,7 @@ def run_synth(arguments: argparse.Namespace) -> int:
     """
     config = load_synthesis_config(arguments.config, arguments.settings)
     if config.learner is not None:
-        return _train(config, arguments)
+        return _learn(config, arguments)
     if arguments.print_config:
         sys.stdout.write(render_config(config))
         return Exit.DONE
@@ -63,19 +66,96 @@ def synth_view(run: SynthesisRun) -> RunView[SynthesisStatus]:
     return RunView(run.status, _start(run), synth_fields, partial(status_table, run.notes))
 
 
-def _train(config: SynthesisConfig, arguments: argparse.Namespace) -> int:
-    """Train the planner on the trees."""
-    from agentflow.cli._train import tasks_of, training_of, watch_training
-    from agentflow.learner import TrainRun
+def _learn(config: SynthesisConfig, arguments: argparse.Namespace) -> int:
+    """Run the rounds of a synthesis and a training, or the training alone if it has tasks of its own."""
+    from agentflow.cli._train import training_of, trains_on_own_tasks, watch_training
+    from agentflow.learner import FlywheelRun, TrainRun
 
     if arguments.retry_failed:
-        raise ConfigurationError("--retry-failed: a training repeats its tasks anyway; leave it out")
+        raise ConfigurationError("--retry-failed: a run with a learner has no such seeds; leave it out")
     training = training_of(config)
+    alone = trains_on_own_tasks(config)
     if arguments.print_config:
-        sys.stdout.write(render_config(training))
+        shown = training if alone else config.model_copy(update={"learner": training.model_dump()})
+        sys.stdout.write(render_config(shown))
         return Exit.DONE
-    run = TrainRun(training, tasks=tasks_of(config), resume=arguments.resume)
-    return watch_training(run, as_json=arguments.json)
+    if alone:
+        return watch_training(TrainRun(training, resume=arguments.resume), as_json=arguments.json)
+    run = FlywheelRun(config, training, seeds_for(config), resume=arguments.resume)
+
+    def fields() -> dict[str, object]:
+        return {"output_dir": str(run.folder), "result": run.result}
+
+    def show() -> None:
+        with buffered_console(WIDTH) as console:
+            print_rounds(console, run.result, run.folder)
+
+    view = RunView(run.status, _flywheel_start(run), _flywheel_fields, _flywheel_table)
+    return watch_run(run, run.run, view, as_json=arguments.json, fields=fields, show=show)
+
+
+def _flywheel_start(run: "FlywheelRun") -> dict[str, object]:
+    policy, config = run.training.policy, run.config
+    return {
+        "output_dir": str(run.folder),
+        "policy": "" if policy is None else policy.model,
+        "rounds": config.rounds,
+        "steps": run.training.schedule.steps,
+    }
+
+
+def _flywheel_fields(status: "FlywheelStatus") -> dict[str, object]:
+    from agentflow.cli._train import training_fields
+
+    inner = {
+        **({} if status.synthesis is None else synth_fields(status.synthesis)),
+        **({} if status.training is None else training_fields(status.training)),
+    }
+    return {
+        **inner,
+        "phase": status.phase.value,
+        "round": f"{status.round}/{status.rounds}",
+        "stage": status.stage,
+        "seconds": round(status.seconds, 1),
+    }
+
+
+def _flywheel_table(status: "FlywheelStatus") -> "Table":
+    from agentflow.cli._train import training_view
+    from agentflow.runs import progress_table
+
+    if status.synthesis is not None:
+        table = status_table([], status.synthesis)
+    elif status.training is not None:
+        table = training_view(status.training)
+    else:
+        table = progress_table(status.phase.value, status.rounds, max(0, status.round - 1))
+    table.add_row("round", f"{status.round} of {status.rounds}: {status.stage}")
+    return table
+
+
+def print_rounds(console: "Console", result: "FlywheelResult", folder: Path) -> None:
+    """Print the rounds of a run as a table, and the names of its files."""
+    from rich.table import Table
+
+    if not result.rounds:
+        console.print("No round is finished.")
+        return
+    table = Table("round", "grown by", "pairs", "in the window", "steps", "held-out", "gain", box=None)
+    for finished in result.rounds:
+        gain, low, high = finished.gain
+        table.add_row(
+            str(finished.number),
+            f"version {finished.version}",
+            f"{finished.pairs} of {finished.seeds} seeds",
+            str(len(finished.chosen)),
+            str(finished.steps),
+            f"{finished.held_out:.1%}",
+            f"{100 * gain:+.1f} ({100 * low:+.1f} to {100 * high:+.1f})",
+        )
+    console.print(f"{result.held_out_pairs} held-out pairs, version 0: {result.baseline:.1%}")
+    console.print(table)
+    console.print(f"\nFiles in {folder}: rounds.json, round-*/, held-out/, training/, report.html")
 
 
 def _start(run: SynthesisRun) -> dict[str, object]:

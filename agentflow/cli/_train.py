@@ -1,4 +1,4 @@
-"""`agentflow train`: a policy trained on tasks, or a planner on the trees of a synthesis."""
+"""`agentflow train`: a policy trained on tasks, also by the `learner` of a synthesis."""
 
 import argparse
 import os
@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import anyio
 
 from agentflow._terminal import printable
-from agentflow._typeguards import is_list, is_mapping
+from agentflow._typeguards import is_mapping
 from agentflow.cli._display import RunView, speed_fields
 from agentflow.cli._output import Exit, print_json
 from agentflow.cli._program import watch_run
@@ -27,8 +27,6 @@ from agentflow.learner import (
 )
 from agentflow.runs import Phase, RunConfig, render_config
 from agentflow.serving import ModelServer
-from agentflow.synthesis import load_seeds
-from agentflow.trace import Task
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -107,7 +105,7 @@ def watch_training(run: TrainRun, *, as_json: bool) -> int:
         if outcomes:
             _show(outcomes[0])
 
-    view = RunView(run.status, _start(run.config), _fields, training_view)
+    view = RunView(run.status, _start(run.config), training_fields, training_view)
     return watch_run(run, work, view, as_json=as_json, fields=fields, show=show)
 
 
@@ -137,7 +135,8 @@ _ROWS = (Phase.ROLLOUTS, Phase.STEP, Phase.PUBLICATION, Phase.VALIDATION)
 """Phases of a step, each with a bar."""
 
 
-def _fields(status: TrainStatus) -> dict[str, object]:
+def training_fields(status: TrainStatus) -> dict[str, object]:
+    """Return the fields of a progress line."""
     return {
         "phase": status.phase.value,
         "phase_seconds": round(status.phase_seconds, 1),
@@ -200,8 +199,16 @@ def _percent(value: float | None) -> str:
 _NOT_OF_EPISODES = frozenset({"output_dir", "journal", "run_name", "max_seconds", "tokens"})
 
 
+def trains_on_own_tasks(config: "SynthesisConfig") -> bool:
+    """Return whether the `learner` of a synthesis names tasks, so that no questions are written."""
+    tasks = _section(config.learner or {}, "tasks")
+    return bool(tasks.get("data_path") or tasks.get("reader") or tasks.get("benchmark_name"))
+
+
 def training_of(config: "SynthesisConfig") -> TrainConfig:
-    """Return the settings of training the planner on the trees; `learner` overrides those of the synthesis.
+    """Return the settings of the training of a synthesis; `learner` overrides those of the synthesis.
+
+    Tasks that it names grow trees of the shape of the synthesis.
 
     :raises ConfigurationError: one line, if a setting can't be used.
     """
@@ -218,36 +225,11 @@ def training_of(config: "SynthesisConfig") -> TrainConfig:
     settings = {
         "output_dir": str(config.output),
         **learner,
-        "growth": growth | _section(learner, "growth"),
         "episodes": shared | _section(learner, "episodes"),
     }
+    if trains_on_own_tasks(config):
+        settings["growth"] = growth | _section(learner, "growth")
     return load_train_config(None, (), settings)
-
-
-def tasks_of(config: "SynthesisConfig") -> list[Task]:
-    """Return the seeds as tasks.
-
-    :raises ConfigurationError: if there are none, or one has no answer.
-    """
-    if config.seeds_file is None:
-        raise ConfigurationError("learner: seeds_file is missing; name a file whose seeds have answers")
-    tasks: list[Task] = []
-    for index, seed in enumerate(load_seeds(config.seeds_file)[: config.number_of_seed]):
-        id = str(seed.get("id", f"seed_{index + 1:03d}"))
-        answer: object = seed.get("answer")
-        answers = answer if is_list(answer) else [answer]
-        references = tuple(str(answer) for answer in answers if answer is not None and str(answer).strip())
-        if not references:
-            raise ConfigurationError(
-                f"{config.seeds_file}: {id} has no answer; with learner every seed is a task: add answer to each"
-            )
-        task = Task(
-            index=index, id=id, question=seed["content"], references=references, kwargs=seed["kwargs"]
-        )
-        tasks.append(task)
-    if not tasks:
-        raise ConfigurationError(f"{config.seeds_file}: has no seeds; add some")
-    return tasks
 
 
 def _section(learner: Mapping[str, Any], name: str) -> dict[str, Any]:

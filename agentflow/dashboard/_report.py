@@ -21,6 +21,7 @@ from agentflow.inspection import (
     open_runs,
     without_paths,
 )
+from agentflow.learner import questions_of_round, read_rounds, steps_of_pairs
 
 REPORT_PAGE: Final = "report.html"
 """Name of the file in the output directory."""
@@ -81,6 +82,7 @@ def write_report(folder: Path, journal: str = "", name: str = "") -> Path:
         chosen = [run for run in runs.runs() if name in ("", run.name)]
         sections = [section for run in chosen for section in _run_sections(runs.run(run.id))]
         title = ", ".join(run.name for run in chosen)
+    sections = [*_round_sections(folder), *sections]
     page = _PAGE.format(title=_text(title), style=_STYLE, body="\n".join(sections))
     file = folder / REPORT_PAGE
     replace_file(file, page.encode(errors="replace"))
@@ -99,6 +101,46 @@ def _run_sections(run: RunReader) -> list[str]:
         _section("Trees", _trees(run, seeds)),
     ]
     return [section for section in sections if section]
+
+
+def _round_sections(folder: Path) -> list[str]:
+    """Return the rounds of a synthesis and a training, and the steps that used each of their pairs."""
+    result = read_rounds(folder)
+    if not result.rounds:
+        return []
+    used = steps_of_pairs(folder, result.rounds[-1].steps)
+    head = ("round", "grown by", "seeds", "pairs", "in the window", "steps", "held-out", "gain", "95 %")
+    rows = [
+        (
+            str(finished.number),
+            f"version {finished.version}",
+            str(finished.seeds),
+            str(finished.pairs),
+            str(len(finished.chosen)),
+            str(finished.steps),
+            f"{finished.held_out:.1%}",
+            f"{100 * finished.gain[0]:+.1f}",
+            f"{100 * finished.gain[1]:+.1f} to {100 * finished.gain[2]:+.1f}",
+        )
+        for finished in result.rounds
+    ]
+    baseline = f"<p>Version 0 at {result.held_out_pairs} held-out pairs: {result.baseline:.1%}.</p>"
+    sections = [_section("Rounds", baseline + _table(head, rows))]
+    for finished in result.rounds:
+        questions = questions_of_round(folder, finished.number)
+        pairs = [
+            (
+                id,
+                _line(questions[id]),
+                f"{rate:.0%}",
+                "yes" if id in finished.chosen else "no",
+                ", ".join(map(str, used.get(id, ()))),
+            )
+            for id, rate in islice(finished.rates.items(), _SEEDS)
+        ]
+        table = _table(("pair", "question", "mean reward", "in the window", "steps that used it"), pairs)
+        sections.append(f"<details><summary>Pairs of round {finished.number}</summary>{table}</details>")
+    return sections
 
 
 def _heading(summary: RunSummary) -> str:

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from agentflow.learner._debug import debug_counts, models_at_engine, report_step
     from agentflow.learner._engine import claimed_engine
     from agentflow.learner._episode_runner import open_episode_runner, open_sandbox_pool
+    from agentflow.learner._flywheel import FlywheelRun, FlywheelStatus
     from agentflow.learner._group_rollout import PolicyRollout, external_failure
     from agentflow.learner._groups import (
         ANSWER_SCORE,
@@ -35,6 +36,15 @@ if TYPE_CHECKING:
         TaskDraw,
     )
     from agentflow.learner._progress import TrainOutcome, TrainStatus
+    from agentflow.learner._rounds import (
+        ROUNDS,
+        FlywheelResult,
+        FlywheelRound,
+        guidance,
+        questions_of_round,
+        read_rounds,
+        steps_of_pairs,
+    )
     from agentflow.learner._run import Reward, TrainRun, atrain, train
     from agentflow.learner._sources import TaskOrder
     from agentflow.learner._team_rollouts import RolloutContext, RolloutFactory, TeamRollouts
@@ -48,6 +58,7 @@ __all__ = [
     "FROZEN",
     "JUDGE",
     "POLICY",
+    "ROUNDS",
     "Backbone",
     "Batch",
     "Checkpoints",
@@ -55,6 +66,10 @@ __all__ = [
     "EpisodeTokens",
     "EvidenceSettings",
     "FailureCause",
+    "FlywheelResult",
+    "FlywheelRound",
+    "FlywheelRun",
+    "FlywheelStatus",
     "Group",
     "PolicyRollout",
     "Reward",
@@ -76,12 +91,16 @@ __all__ = [
     "debug_counts",
     "episodes_page",
     "external_failure",
+    "guidance",
     "load_train_config",
     "models_at_engine",
     "open_episode_runner",
     "open_sandbox_pool",
+    "questions_of_round",
+    "read_rounds",
     "report_step",
     "sample_of_calls",
+    "steps_of_pairs",
     "train",
     "try_training",
 ]
@@ -97,6 +116,7 @@ __getattr__ = lazy_exports(
         "._debug": ["debug_counts", "models_at_engine", "report_step"],
         "._engine": ["claimed_engine"],
         "._episode_runner": ["open_episode_runner", "open_sandbox_pool"],
+        "._flywheel": ["FlywheelRun", "FlywheelStatus"],
         "._group_rollout": ["PolicyRollout", "external_failure"],
         "._groups": [
             "ANSWER_SCORE",
@@ -110,6 +130,15 @@ __getattr__ = lazy_exports(
         "._progress": ["TrainOutcome", "TrainStatus"],
         "._token_page": ["EpisodeTokens", "RunTokens", "episodes_page"],
         ".packing": ["Row"],
+        "._rounds": [
+            "ROUNDS",
+            "FlywheelResult",
+            "FlywheelRound",
+            "guidance",
+            "questions_of_round",
+            "read_rounds",
+            "steps_of_pairs",
+        ],
         "._run": ["Reward", "TrainRun", "atrain", "train"],
         "._sources": ["TaskOrder"],
         "._trial": ["TrialResult", "try_training"],

@@ -18,7 +18,7 @@ from pydantic import SecretStr
 from agentflow._decoding import DECODE_ERRORS, decode_reason
 from agentflow._private_files import make_private_folder, replace_file
 from agentflow.errors import AgentFlowError, ConfigurationError, RunStopped, StopCause
-from agentflow.learner._config import ENGINE_FOLDER, FROZEN, KEY_FILE, POLICY
+from agentflow.learner._config import ENGINE_FOLDER, FROZEN, KEY_FILE, POLICY, with_engine_key
 from agentflow.models import ModelSettings
 from agentflow.runs import check_output, is_output_active, lock_output
 from agentflow.serving import (
@@ -171,6 +171,30 @@ async def open_engine(
         settings = _server_of(config, str(folder), server_settings.name or POLICY, _dtype_of(folder))
         server = await stack.enter_async_context(ModelServer(settings))
         yield PolicyEngine(_address(server), frozen, server.publish, server.answers, settings.start_seconds)
+
+
+@asynccontextmanager
+async def served_for_runs(config: "TrainConfig", folder: Path) -> AsyncGenerator["TrainConfig"]:
+    """Serve the policy for several runs and yield the settings with its address; a server that they name is used.
+
+    :param folder: the initial weights.
+    :raises ConfigurationError: if it can't be served.
+    :raises RunStopped: if the server of the settings does not answer.
+    """
+    if config.engine.base_url:
+        if not config.engine.has_replicas:
+            await wait_for_engine(config)
+        yield with_engine_key(config)
+        return
+    own = config.engine.server
+    settings = _server_of(config, str(folder), own.name or POLICY, _dtype_of(folder))
+    async with ModelServer(settings) as server:
+        update = {
+            "base_url": server.url,
+            "api_key": SecretStr(server.key),
+            "served_model_name": server.model,
+        }
+        yield config.model_copy(update={"engine": config.engine.model_copy(update=update)})
 
 
 def _server_of(config: "TrainConfig", model: str, name: str, dtype: str) -> ServingSettings:

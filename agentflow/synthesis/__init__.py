@@ -6,7 +6,12 @@
 
 from typing import TYPE_CHECKING
 
-from agentflow.synthesis._config import SynthesisConfig, load_config, load_synthesis_config
+from agentflow.synthesis._config import (
+    DifficultySettings,
+    SynthesisConfig,
+    load_config,
+    load_synthesis_config,
+)
 from agentflow.synthesis._files import (
     PAIRS,
     REPORT,
@@ -51,6 +56,7 @@ __all__ = [
     "AuditVerdict",
     "AuditedQuestion",
     "AuditedStep",
+    "DifficultySettings",
     "QuestionIndex",
     "Report",
     "SeedResult",

@@ -75,7 +75,7 @@ class SynthesisConfig(RunConfig):
     DEFAULT_OUTPUT: ClassVar[str] = "synthesis_results"
     """Default output directory."""
     NOT_CONTENT: ClassVar[frozenset[str]] = frozenset(
-        {"seeds_file", "number_of_seed", "max_open_trees", "control", "learner"}
+        {"seeds_file", "number_of_seed", "max_open_trees", "control", "learner", "rounds", "held_out"}
     )
     """Its fields that do not affect the content of the files."""
     renamed: ClassVar[dict[str, str]] = {
@@ -189,8 +189,12 @@ class SynthesisConfig(RunConfig):
     """Control server of the run: its port, `true` for any free one, or `false` for none."""
 
     learner: dict[str, Any] | None = None
-    """Settings of `agentflow train`: the planner is trained on the trees instead of writing questions. Every seed is then a
-    task and needs an `answer`."""
+    """Settings of `agentflow train`: the planner grows the trees, and is trained on the kept pairs, in rounds. With tasks of its
+    own (`tasks.data_path`) it is trained on trees of these, and no questions are written."""
+    rounds: int = Field(default=3, ge=1)
+    """With `learner`: number of rounds among which the seeds are divided. `schedule.steps` is the number of steps of a round."""
+    held_out: Share = 0.25
+    """With `learner`: share of the seeds, from the last, whose pairs are never trained on; they measure the gain."""
 
     @field_validator("qa_examples")
     @classmethod

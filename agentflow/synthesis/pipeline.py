@@ -200,11 +200,11 @@ class SynthesisRun(SupervisedRun[SynthesisConfig, SynthesisProgress]):
         :param retry_failed: work again on finished seeds that gave nothing, for a reason that may pass.
         :param grace_seconds: time that effects in flight get when the run is stopped.
         :param clock: monotonic seconds.
-        :raises ConfigurationError: if the settings have a `learner`, which starts a training run instead.
+        :raises ConfigurationError: if the settings have a `learner`: rounds of syntheses and trainings run as a command.
         """
         if config.learner is not None:
             raise ConfigurationError(
-                "learner: such settings start a training; run python -m agentflow.supervisor, or remove it"
+                "learner: such settings run in rounds with a training; run agentflow synth, or remove it"
             )
         super().__init__(
             config,
@@ -217,6 +217,7 @@ class SynthesisRun(SupervisedRun[SynthesisConfig, SynthesisProgress]):
         )
         self.report: Report | None = None
         """Report on the files, once they are written; also after a stop."""
+        self._short_prompts = False
 
     async def run(self, seeds: Sequence[NewSeed], *, further: bool = False) -> Report:
         """Grow every unfinished seed, write the files and return the report on them.
@@ -292,6 +293,7 @@ class SynthesisRun(SupervisedRun[SynthesisConfig, SynthesisProgress]):
             {role: model for role, model in models.items() if role in ROLES},
             blobs=run.blobs,
             verify=self.config.verifier,
+            short_prompts=self._short_prompts,
             observations=ObservationLimits(
                 each=self.config.max_observation_chars, total=self.config.max_evidence_chars
             ),

@@ -67,21 +67,28 @@ class TaskOutcome(Struct, frozen=True, kw_only=True):
 
 
 async def play(
-    planner: Model, tasks: Sequence[Task], corpus: Path, *, max_turns: int = 3, at_once: int = 32
+    planner: Model,
+    tasks: Sequence[Task],
+    corpus: Path,
+    *,
+    max_turns: int = 3,
+    at_once: int = 32,
+    tools: Sequence[str] = (CODE, SEARCH),
 ) -> list[TaskOutcome]:
     """Run every task once.
 
     :param corpus: documents to search.
+    :param tools: names of the tools, in the order of the training.
     """
     outcomes: dict[int, TaskOutcome] = {}
     room = anyio.Semaphore(at_once)
     metric = make_metric("exact_match")
     settings = EpisodeSettings(max_turns=max_turns)
-    async with _team(planner) as team, _tools(corpus) as (sandbox, tools):
+    async with _team(planner) as team, _tools(corpus, tools) as (sandbox, opened):
 
         async def one(number: int, task: Task) -> None:
             async with room, await sandbox.fork() as own:
-                engine = EpisodeEngine(agent=TeamAgent(team), tools=tools, settings=settings)
+                engine = EpisodeEngine(agent=TeamAgent(team), tools=opened, settings=settings)
                 episode = await engine.solve(task, own, MemoryPage())
             scored = await metric.score(episode.answer, task)
             outcomes[number] = _outcome(episode, scored.score >= 1)
@@ -113,8 +120,9 @@ async def _team(planner: Model) -> AsyncGenerator[Team]:
 
 
 @asynccontextmanager
-async def _tools(corpus: Path) -> AsyncGenerator[tuple[Sandbox, list[Tool]]]:
-    settings = SandboxSettings(backends={"rag": {"index_path": str(corpus), "top_k": 1}, "code": {}})
-    async with Sandbox(settings) as sandbox:
-        # Same order of tools as in training.
-        yield sandbox, await sandbox.tools([CODE, SEARCH])
+async def _tools(corpus: Path, names: Sequence[str]) -> AsyncGenerator[tuple[Sandbox, list[Tool]]]:
+    backends: dict[str, dict[str, object]] = {"rag": {"index_path": str(corpus), "top_k": 1}}
+    if CODE in names:
+        backends["code"] = {}
+    async with Sandbox(SandboxSettings(backends=backends)) as sandbox:
+        yield sandbox, await sandbox.tools(names)

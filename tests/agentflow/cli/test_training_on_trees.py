@@ -1,4 +1,4 @@
-"""`learner:` in the settings of a synthesis, as somebody writes it."""
+"""`learner:` with tasks of its own in the settings of a synthesis, as somebody writes it."""
 
 import json
 import sys
@@ -11,24 +11,18 @@ import yaml
 from anyio import to_thread
 
 from agentflow.cli import main
-from agentflow.cli._train import tasks_of, training_of
-from agentflow.errors import ConfigurationError
+from agentflow.cli._train import training_of
 from agentflow.learner.trackers import METRICS, read_figures
 from agentflow.serving import ModelServer
 from agentflow.serving._control import EngineControl
-from agentflow.synthesis import SynthesisConfig, SynthesisPipeline
+from agentflow.synthesis import SynthesisConfig
 from agentflow.trace import Task
 from tests._vllm import as_it_was
 from tests.agentflow.cli._programs import run
 
-SEEDS = [
-    {"content": "When was Needle Light built?", "answer": "1834"},
-    {
-        "id": "comet",
-        "content": "Who found it?",
-        "answer": ["Maeve Calloran", "Calloran"],
-        "kwargs": {"limit": 2},
-    },
+TASKS = [
+    {"question": "When was Needle Light built?", "answer": "1834"},
+    {"id": "comet", "question": "Who found it?", "answer": ["Maeve Calloran", "Calloran"]},
 ]
 
 
@@ -43,20 +37,20 @@ def in_turn(answer: str, task: Task) -> float:
 
 
 @pytest.fixture
-def seeds(tmp_path: Path) -> Path:
-    file = tmp_path / "seeds.jsonl"
-    file.write_text("".join(json.dumps(seed) + "\n" for seed in SEEDS), encoding="utf-8")
+def tasks(tmp_path: Path) -> Path:
+    file = tmp_path / "tasks.jsonl"
+    file.write_text("".join(json.dumps(task) + "\n" for task in TASKS), encoding="utf-8")
     return file
 
 
-def config(seeds: Path, **more: object) -> SynthesisConfig:
-    said = {"seeds_file": str(seeds), "learner": {"policy": {"model": "models/planner"}}, **more}
-    return SynthesisConfig.model_validate(said)
+def config(tasks: Path, **more: object) -> SynthesisConfig:
+    learner = {"policy": {"model": "models/planner"}, "tasks": {"data_path": str(tasks)}}
+    return SynthesisConfig.model_validate({"learner": learner, **more})
 
 
 @pytest.mark.promise("supervisor:learner")
-def test_settings_changed_in_place_apply_to_training(seeds: Path) -> None:
-    given = config(seeds)
+def test_settings_changed_in_place_apply_to_training(tasks: Path) -> None:
+    given = config(tasks)
     given.generator_model.temperature = 0.3
     given.available_tools.append("rag:search")
     given.resource_init_configs["rag"] = {"index_path": "docs"}
@@ -64,19 +58,20 @@ def test_settings_changed_in_place_apply_to_training(seeds: Path) -> None:
     assert episodes.generator_model.temperature == 0.3
     assert episodes.available_tools == ["rag:search"]
     assert episodes.resource_init_configs == {"rag": {"index_path": "docs"}}
-    assert training_of(config(seeds)).episodes.model_fields_set == {"max_turns"}
+    assert training_of(config(tasks)).episodes.model_fields_set == {"max_turns"}
 
 
 @pytest.mark.promise("supervisor:learner")
-def test_the_tree_settings_of_a_synthesis_apply_to_training(seeds: Path) -> None:
+def test_the_tree_settings_of_a_synthesis_apply_to_training(tasks: Path) -> None:
     learner = {
         "policy": {"model": "models/planner"},
+        "tasks": {"data_path": str(tasks)},
         "growth": {"depth_threshold": 1},
         "schedule": {"tasks_per_step": 2},
     }
     training = training_of(
         config(
-            seeds,
+            tasks,
             max_depth=3,
             branching_factor=4,
             sampling_tips="Look twice.",
@@ -96,50 +91,13 @@ def test_the_tree_settings_of_a_synthesis_apply_to_training(seeds: Path) -> None
 
 
 @pytest.mark.promise("supervisor:learner")
-def test_seeds_become_tasks_with_their_answers(seeds: Path) -> None:
-    first, second = tasks_of(config(seeds))
-    assert (first.id, first.question, first.references) == ("seed_001", SEEDS[0]["content"], ("1834",))
-    assert (second.id, second.references, second.kwargs) == (
-        "comet",
-        ("Maeve Calloran", "Calloran"),
-        {"limit": 2},
-    )
-    assert len(tasks_of(config(seeds, number_of_seed=1))) == 1
-
-
-@pytest.mark.promise("supervisor:learner")
-def test_settings_without_training_tasks_give_one_line(
-    seeds: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    plain = tmp_path / "plain.jsonl"
-    plain.write_text('{"content": "Explore the harbour"}\n', encoding="utf-8")
-    policy = '{policy: {model: "m"}}'
-    for words, message in (
-        ([f"learner={policy}"], "learner: seeds_file is missing"),
-        (
-            [f"learner={policy}", f"seeds_file={plain}"],
-            "seed_001 has no answer; with learner every seed is a task",
-        ),
-        (["learner={growth: 3}", f"seeds_file={seeds}"], "learner.growth: not a mapping"),
-        (
-            ["learner={schedule: {step: 3}}", f"seeds_file={seeds}"],
-            "schedule.step is unknown; did you mean steps?",
-        ),
-    ):
-        assert main(["synth", *words]) == 2
-        said = capsys.readouterr().err.splitlines()
-        assert message in said[-1]
-    with pytest.raises(ConfigurationError, match=r"^learner: such settings start a training"):
-        SynthesisPipeline(config=config(seeds)).run()
-
-
-@pytest.mark.promise("supervisor:learner")
 def test_its_settings_are_shown_as_those_of_the_training(
-    seeds: Path, capsys: pytest.CaptureFixture[str]
+    tasks: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    words = [f"seeds_file={seeds}", 'learner={policy: {model: "m"}, engine: {api_key: "sesame"}}']
-    assert main(["synth", "--print-config", *words]) == 0
+    learner = (
+        f'learner={{policy: {{model: "m"}}, engine: {{api_key: "sesame"}}, tasks: {{data_path: {tasks}}}}}'
+    )
+    assert main(["synth", "--print-config", learner]) == 0
     said = capsys.readouterr().out
     assert "width: 2" in said
     assert "sesame" not in said
@@ -148,11 +106,10 @@ def test_its_settings_are_shown_as_those_of_the_training(
 @pytest.mark.timeout(900)
 @pytest.mark.promise("supervisor:learner:vllm")
 async def test_a_supervisor_grows_trees_on_a_real_vllm_and_trains_their_planner_on_the_leaves(
-    vllm: ModelServer, seeds: Path, tmp_path: Path
+    vllm: ModelServer, tasks: Path, tmp_path: Path
 ) -> None:
     async with as_it_was(vllm) as model:
         said = {
-            "seeds_file": str(seeds),
             "output_dir": str(tmp_path / "trained"),
             "resource_types": ["rag"],
             "max_depth": 2,
@@ -163,7 +120,7 @@ async def test_a_supervisor_grows_trees_on_a_real_vllm_and_trains_their_planner_
                 "policy": {"model": str(model), "dtype": "float32", "device": "cpu", "threads": 1},
                 "engine": {"base_url": vllm.url, "api_key": vllm.key, "name": vllm.model},
                 "schedule": {"steps": 1, "epochs": None, "tasks_per_step": 2, "episodes_per_task": 8},
-                "tasks": {"metric": f"{__name__}:in_turn"},
+                "tasks": {"data_path": str(tasks), "metric": f"{__name__}:in_turn"},
                 "episodes": {
                     "planner_model": {
                         "structured": "json_schema",

@@ -15,9 +15,19 @@ from agentflow.cli import main
 from agentflow.dashboard import REPORT_PAGE, write_report
 from agentflow.errors import RunStopped
 from agentflow.inspection import open_runs
-from agentflow.learner import Batch, Group, Sample, TrainRun, load_train_config
+from agentflow.learner import (
+    Batch,
+    FlywheelResult,
+    FlywheelRound,
+    Group,
+    Sample,
+    TrainRun,
+    load_train_config,
+)
 from agentflow.learner._checkpoints import RolloutStore
+from agentflow.learner._rounds import write_rounds
 from agentflow.rollouts import RolloutRun
+from agentflow.synthesis import PAIRS
 from agentflow.trace import Task
 from tests.agentflow.cli._programs import running, until_it_says
 from tests.agentflow.dashboard._access import opener_of
@@ -137,6 +147,39 @@ def test_the_report_of_a_tuning_counts_what_was_left_out_and_escapes_its_figures
     assert "tuning · stopped" in page
     assert "reward/mean: 0.5 " in page
     assert "<td class=n>6</td><td class=n>80</td><td class=n>10</td>" in page
+
+
+@pytest.mark.promise("supervisor:flywheel:page")
+def test_the_report_of_rounds_lists_them_and_the_steps_that_used_each_pair(tmp_path: Path) -> None:
+    write_run(tmp_path / "training")
+    finished = FlywheelRound(
+        number=1,
+        version=0,
+        seeds=4,
+        pairs=4,
+        shared=1,
+        rates={"t": 0.5, "u": 0.75, "<b>": 1.0},
+        chosen=("t", "u"),
+        steps=3,
+        next_version=3,
+        held_out=0.625,
+        gain=(0.125, -0.05, 0.3),
+    )
+    write_rounds(tmp_path, FlywheelResult(held_out_pairs=8, baseline=0.5, rounds=(finished,)))
+    lines = [{"qa_id": id, "question": f"What is {id}?"} for id in finished.rates]
+    (tmp_path / "round-1").mkdir()
+    (tmp_path / "round-1" / PAIRS).write_bytes(b"\n".join(map(msgspec.json.encode, lines)))
+    page = write_report(tmp_path).read_text(encoding="utf-8")
+    numbers(page)
+    assert "Version 0 at 8 held-out pairs: 50.0%." in page
+    cells = [re.findall(r"<td[^>]*>([^<]*)</td>", row) for row in re.findall(r"<tr>(.*?)</tr>", page)]
+    gain = ["62.5%", "+12.5", "-5.0 to +30.0"]
+    assert ["1", "version 0", "4", "4", "2", "3", *gain] in cells
+    assert [row for row in cells if len(row) == 5 and row[0] in ("t", "u", "&lt;b&gt;")] == [
+        ["t", "What is t?", "50%", "yes", "3"],
+        ["u", "What is u?", "75%", "yes", "3"],
+        ["&lt;b&gt;", "What is &lt;b&gt;?", "100%", "no", ""],
+    ]
 
 
 @pytest.mark.promise("view:open")

@@ -49,6 +49,8 @@ OTHERWISE: dict[str, object] = {
     "agent_model": {"temperature": 0.6}, "difficulty": {"attempts": 4, "window": [0.2, 0.8], "max_turns": 3},
     "max_question_words": 30, "question_similarity": 0.5, "quotas": {"kind": 0.5, "answer": 0.1}, "max_open_trees": 2,
     "journal": "sqlite:///mine.db", "run_name": "mine", "save_prompts": False, "tracing": False, "host_name": "north", "launch_id": "0af3", "control": 8123,
+    "rounds": 5,
+    "held_out": 0.5,
     "learner": {"policy": {"model": "mine"}},
 }  # fmt: skip
 """Every field with something that is not its default."""
@@ -368,6 +370,7 @@ def test_the_identity_has_only_settings_that_affect_the_content() -> None:
         "seeds_file", "output_dir", "imports", "number_of_seed", "sandbox_server_url", "sandbox_token", "sandbox_auto_start", "sandbox_timeout",
         "max_sandboxes", "api_key", "base_url", "api", "max_concurrency", "requests_per_minute", "call_seconds", "max_attempts", "response_bytes", "structured",
         "prices", "max_total_tokens", "max_cost", "max_seconds", "max_open_trees", "journal", "run_name", "save_prompts", "tracing", "host_name", "launch_id", "control", "learner",
+        "rounds", "held_out",
     }  # fmt: skip
     for name, value in OTHERWISE.items():
         after = SynthesisConfig.model_validate({"model_name": "big", "api_key": "sk", name: value}).identity()
