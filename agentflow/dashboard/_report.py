@@ -21,7 +21,7 @@ from agentflow.inspection import (
     open_runs,
     without_paths,
 )
-from agentflow.learner import questions_of_round, read_rounds, steps_of_pairs
+from agentflow.learner import ROUNDS, questions_of_round, read_rounds, steps_of_pairs
 
 REPORT_PAGE: Final = "report.html"
 """Name of the file in the output directory."""
@@ -105,8 +105,7 @@ def _run_sections(run: RunReader) -> list[str]:
 
 def _round_sections(folder: Path) -> list[str]:
     """Return the rounds of a synthesis and a training, and the steps that used each of their pairs."""
-    result = read_rounds(folder)
-    if not result.rounds:
+    if not (folder / ROUNDS).exists() or not (result := read_rounds(folder)).rounds:
         return []
     used = steps_of_pairs(folder, result.rounds[-1].steps)
     head = ("round", "grown by", "seeds", "pairs", "in the window", "steps", "held-out", "gain", "95 %")

@@ -36,7 +36,7 @@ from agentflow.learner._groups import (
 from agentflow.scoring import Metric, Scored, ScoreGuard, confidence_interval, evidence_score, pass_at
 from agentflow.tasks import scored_verdict
 from agentflow.telemetry import episode_operation, get_logger, record_score
-from agentflow.trace import Ending, Episode, Failure, Task, TaskVerdict, digest
+from agentflow.trace import Ending, Episode, Failure, Task, TaskVerdict, digest, needed_documents
 
 if TYPE_CHECKING:
     from agentflow.engine import Leaf
@@ -419,7 +419,7 @@ def rewarded_for_evidence(result: EpisodeResult, settings: EvidenceSettings | No
 
     :param settings: `None`: they are not rewarded.
     """
-    if result.episode is None:
+    if result.episode is None or (settings is None and not needed_documents(result.episode.task)):
         return result
     if settings is None:
         return structs.replace(result, evidence=evidence_score(result.episode))

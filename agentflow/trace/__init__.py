@@ -18,7 +18,6 @@ See docs/tokens.md.
 """
 
 from agentflow.trace._chat import ChatBuilder, ChatMessage
-from agentflow.trace._evidence import NeededDocument, needed_documents, shown_sources
 from agentflow.trace._identity import (
     canonical,
     canonical_text,
@@ -78,6 +77,7 @@ from agentflow.trace._task import (
     InstructionRequest,
     Memory,
     ModelText,
+    NeededDocument,
     NextStep,
     NextStepRequest,
     ProposedSolutions,
@@ -94,6 +94,8 @@ from agentflow.trace._task import (
     TaskVerdict,
     Turn,
     VerificationRequest,
+    needed_documents,
+    shown_sources,
 )
 from agentflow.trace._token_calls import (
     CallFork,
