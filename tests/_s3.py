@@ -99,6 +99,14 @@ async def interrupting_proxy(url: str) -> AsyncGenerator[InterruptingProxy]:
         async def forward(client: SocketStream) -> None:
             await proxy.forward(client, host, int(port))
 
-        group.start_soon(listener.serve, forward)
+        async def serve() -> None:
+            try:
+                await listener.serve(forward)
+            except* anyio.ClosedResourceError:
+                pass
+
+        group.start_soon(serve)
         yield proxy
+        # Closing removes the reader first: cancelled at the moment of a connection, the accept of asyncio fails.
+        await listener.aclose()
         group.cancel_scope.cancel()

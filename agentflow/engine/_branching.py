@@ -234,7 +234,7 @@ class _Branching:
             path.node.is_open = False
             del self._waiting[path.node.path]
             share = sum(shares.values()) - sum(copy.node.share for copy in tried)
-            path.go_on(positions[0], siblings, share)
+            path.go_on(path.node.next_positions(1)[0] if stays else positions[0], siblings, share)
             self._running += 1
         for copy in tried:
             self._start(tasks, copy)

@@ -266,6 +266,18 @@ async def test_branches_whose_state_cannot_be_copied_are_not_tried() -> None:
     assert {leaf.failure for leaf in leaves[1:]} == {Failure(ErrorKind.CANNOT_FORK, reason)}
 
 
+@pytest.mark.promise("branching:uncertain")
+async def test_a_decision_that_cannot_be_made_again_later_goes_on_once() -> None:
+    def say(seen: Sequence[str], number: int) -> tuple[str, str] | str:
+        return ("diary_write", f"line {number}") if len(seen) < 2 else seen[-1]
+
+    settings = BranchingSettings(at="uncertain", width=2, leaves=2)
+    async with branching(Chooser(say), settings, backends=[LockedDiary()]) as engine:
+        leaves = await engine.solve(TASK, page_over({}))
+    assert len({leaf.path for leaf in leaves}) == len(leaves)
+    assert len([leaf for leaf in leaves if leaf.failure is None]) == 2
+
+
 @pytest.mark.promise("branching:every")
 async def test_branches_begin_in_the_initial_state_of_the_task() -> None:
     async def prepare(sandbox: Sandbox) -> None:
