@@ -128,19 +128,18 @@ class EpisodeResult(Struct, frozen=True, kw_only=True):
         """Number of tokens sampled by its calls whose tokens are known, without those that an earlier path made, and with those of
         equal continuations that were merged.
         """
-        episode = self.episode
-        if episode is None:
+        if self.episode is None:
             return int(sum(sample.details.get("sampled_tokens", 0.0) for sample in self.samples))
-        counts = [
-            sum(len(tokens.sampled) for tokens in tokens_of(exchange)) for exchange in episode.exchanges
-        ]
-        first = episode.own_calls
-        merged = sum(
-            (point.drawn - 1) * counts[point.calls]
-            for point in episode.branches or ()
-            if point.calls >= first
-        )
-        return sum(counts[first:]) + merged
+        return _own_tokens(self.episode)
+
+
+def _own_tokens(episode: Episode) -> int:
+    counts = [sum(len(tokens.sampled) for tokens in tokens_of(exchange)) for exchange in episode.exchanges]
+    first = episode.own_calls
+    merged = sum(
+        (point.drawn - 1) * counts[point.calls] for point in episode.branches or () if point.calls >= first
+    )
+    return sum(counts[first:]) + merged
 
 
 class Group(Struct, frozen=True, kw_only=True):
@@ -264,7 +263,11 @@ def sample_of(
             **(details or {}),
         },
     )
-    return sample if episode.drawn == 1 else structs.replace(sample, multiplicity=episode.drawn)
+    if points:
+        # So that the means of steps are of what was sampled, and shared calls count once.
+        own = {"sampled_tokens": float(_own_tokens(episode))}
+        sample = structs.replace(sample, details=sample.details | own, multiplicity=episode.drawn)
+    return sample
 
 
 def sample_of_calls(

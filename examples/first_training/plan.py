@@ -90,6 +90,8 @@ class TrainingPlan(Settings):
     """Flow-GRPO: sections of `agentflow train`."""
     single: bool = True
     """Also train a planner on its first steps only, with as many calls."""
+    variants: dict[str, dict[str, Any]] = Field(default_factory=dict[str, dict[str, Any]])
+    """Further trainings of the same planner, by name: what differs from `flow`, by section."""
     engine: dict[str, Any] = Field(default_factory=dict[str, Any])
     """Settings of the engine (`agentflow serve-model`), such as `gpu_memory_utilization`."""
     python: Path | None = None

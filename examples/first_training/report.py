@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from agentflow.scoring import bootstrap
 from examples.first_training.training import PlannerResults
-from examples.library.report import Curve, draw_curves, read_curve
+from examples.library.report import Curve, draw_curves, read_curve, read_sampled_tokens
 
 __all__ = ["Figures", "figures_of", "report_on", "table_of"]
 
@@ -44,20 +44,23 @@ class Figures(Struct, frozen=True, kw_only=True):
     """Gain of Flow-GRPO over the fine-tuned planner, with its 95% confidence interval."""
     fewer_errors: float | None = None
     """Fraction of the errors removed."""
+    over_flow: dict[str, tuple[float, float, float]] = {}
+    """Gain of each variant over Flow-GRPO, with its 95% confidence interval."""
+    sampled_tokens: dict[str, int] = {}
+    """Tokens sampled by each training."""
 
 
-def figures_of(judged: Mapping[str, PlannerResults], seed: int, seconds: float) -> Figures:
+def figures_of(
+    judged: Mapping[str, PlannerResults],
+    seed: int,
+    seconds: float,
+    sampled_tokens: Mapping[str, int] | None = None,
+) -> Figures:
     """Return the figures of one seed."""
     gain, fewer = None, None
     if "flow" in judged and "fine_tuned" in judged:
         before, after = judged["fine_tuned"], judged["flow"]
-        # Paired: the same tasks before and after.
-        changes = [
-            float(new.right) - float(old.right)
-            for old, new in zip(before.outcomes, after.outcomes, strict=True)
-        ]
-        interval = bootstrap(changes)
-        gain = (after.success - before.success, interval.low, interval.high)
+        gain = _change(before, after)
         fewer = 1 - after.error_rate / before.error_rate if before.error_rate else 0.0
     return Figures(
         seed=seed,
@@ -68,12 +71,25 @@ def figures_of(judged: Mapping[str, PlannerResults], seed: int, seconds: float) 
         error_rate={name: one.error_rate for name, one in judged.items()},
         gain=gain,
         fewer_errors=fewer,
+        over_flow={name: _change(judged["flow"], judged[name]) for name in judged if name not in NAMES},
+        sampled_tokens=dict(sampled_tokens or {}),
     )
+
+
+def _change(before: PlannerResults, after: PlannerResults) -> tuple[float, float, float]:
+    """Return the gain and its interval, paired: the same tasks before and after."""
+    changes = [
+        float(new.right) - float(old.right) for old, new in zip(before.outcomes, after.outcomes, strict=True)
+    ]
+    interval = bootstrap(changes)
+    return after.success - before.success, interval.low, interval.high
 
 
 def report_on(folder: Path, judged: Mapping[str, PlannerResults], seed: int, seconds: float) -> str:
     """Write `figures.json` and `curves.svg` into the folder; return the table."""
-    figures = figures_of(judged, seed, seconds)
+    metrics = {name: folder / name / "metrics.jsonl" for name in judged}
+    sampled = {name: read_sampled_tokens(path) for name, path in metrics.items() if path.exists()}
+    figures = figures_of(judged, seed, seconds, sampled)
     (folder / "figures.json").write_bytes(msgspec.json.format(msgspec.json.encode(figures)) + b"\n")
     curves = [
         Curve(NAMES[name], COLOURS[name], read_curve(folder / name / "metrics.jsonl")) for name in COLOURS
@@ -93,7 +109,8 @@ def table_of(seeds: Sequence[Figures]) -> str:
         _row("planner", heads),
         _row("---", ["---:"] * len(heads)),
     ]
-    for name, called in NAMES.items():
+    others = dict.fromkeys(name for one in seeds for name in one.success if name not in NAMES)
+    for name, called in {**NAMES, **{name: name for name in others}}.items():
         if any(name in one.success for one in seeds):
             cells = [
                 f"{one.success[name]:.1%} ({one.error_rate[name]:.1%})" if name in one.success else ""
@@ -101,8 +118,16 @@ def table_of(seeds: Sequence[Figures]) -> str:
             ]
             lines.append(_row(called, cells))
     if all(one.gain is not None for one in seeds):
-        lines.append(_row("gain over fine-tuned, points", [_gain(one) for one in seeds]))
+        gains = [_points(one.gain or (0.0, 0.0, 0.0)) for one in seeds]
+        lines.append(_row("gain over fine-tuned, points", gains))
         lines.append(_row("errors that are gone", [f"{one.fewer_errors or 0:.0%}" for one in seeds]))
+    for name in others:
+        cells = [_points(one.over_flow[name]) if name in one.over_flow else "" for one in seeds]
+        lines.append(_row(f"{name} over Flow-GRPO, points", cells))
+    for name in ("flow", *others):
+        if any(name in one.sampled_tokens for one in seeds):
+            counts = [f"{one.sampled_tokens.get(name, 0):,}" for one in seeds]
+            lines.append(_row(f"tokens sampled by {NAMES.get(name, name)}", counts))
     lines.append(_row("seconds", [f"{one.seconds:.0f}" for one in seeds]))
     return "\n".join(lines)
 
@@ -113,8 +138,8 @@ def _by_kind(judged: PlannerResults) -> dict[str, float]:
     return {kind: sum(rights) / len(rights) for kind, rights in found.items()}
 
 
-def _gain(one: Figures) -> str:
-    gain, low, high = one.gain or (0.0, 0.0, 0.0)
+def _points(gain_and_interval: tuple[float, float, float]) -> str:
+    gain, low, high = gain_and_interval
     return f"{100 * gain:+.1f} ({100 * low:+.1f} to {100 * high:+.1f})"
 
 

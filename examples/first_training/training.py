@@ -78,7 +78,7 @@ async def first_training(
         "guesser": await _judge(site, "guesser", "held_out", Guesser(seed)),
         "teacher": await _judge(site, "teacher", "held_out", Teacher(plan.teacher, seed)),
     }
-    trained = ["fine_tuned", "flow", *(["single"] if plan.single else [])]
+    trained = ["fine_tuned", "flow", *plan.variants, *(["single"] if plan.single else [])]
     finished = {name: known for name in trained if (known := _known(site, f"{name}-held_out")) is not None}
     if len(finished) == len(trained):
         return {**judged, **finished}
@@ -88,9 +88,9 @@ async def first_training(
         judged["fine_tuned"] = await _judged(site, server, "fine_tuned", "held_out", best)
         flow = await _trained(site, server, "flow", best, {})
         judged["flow"] = await _judged(site, server, "flow", "held_out", flow)
-        if plan.single:
-            single = await _trained(site, server, "single", best, _single(site))
-            judged["single"] = await _judged(site, server, "single", "held_out", single)
+        for name, changes in [*plan.variants.items(), *([("single", _single(site))] if plan.single else [])]:
+            variant = await _trained(site, server, name, best, changes)
+            judged[name] = await _judged(site, server, name, "held_out", variant)
     return judged
 
 

@@ -20,6 +20,7 @@ __all__ = [
     "example_figures",
     "example_table",
     "read_curve",
+    "read_sampled_tokens",
     "write_report",
 ]
 
@@ -106,6 +107,14 @@ def read_curve(path: Path) -> list[tuple[float, float]]:
         return []
     steps = [msgspec.json.decode(line, type=dict[str, Any]) for line in path.read_bytes().splitlines()]
     return [(float(one["step"]), float(one["reward/mean"])) for one in steps if "reward/mean" in one]
+
+
+def read_sampled_tokens(path: Path) -> int:
+    """Return the number of tokens that the policy sampled in the episodes of a training."""
+    steps = [msgspec.json.decode(line, type=dict[str, Any]) for line in path.read_bytes().splitlines()]
+    return round(
+        sum(one.get("episodes/sampled_tokens", 0.0) * one.get("episodes/distinct", 0.0) for one in steps)
+    )
 
 
 def draw_seeds(seeds: Sequence[ExampleFigures]) -> str:

@@ -240,6 +240,22 @@ def test_a_gain_has_a_confidence_interval_over_the_same_tasks() -> None:
 
 
 @pytest.mark.promise("first:report")
+def test_a_variant_is_compared_with_flow_grpo_on_the_same_tasks() -> None:
+    judged = {
+        name: PlannerResults(planner=name, outcomes=[outcome(n, right=n < right) for n in range(100)])
+        for name, right in (("fine_tuned", 50), ("flow", 80), ("siblings", 70))
+    }
+    figures = figures_of(judged, 7, 60.0, {"flow": 4000, "siblings": 1000})
+    gain, low, high = figures.over_flow["siblings"]
+    assert gain == pytest.approx(-0.1)
+    assert low < gain < high < 0
+    table = table_of([figures])
+    assert "| siblings | 70.0% (0.0%) |" in table
+    assert "| siblings over Flow-GRPO, points | -10.0 (" in table
+    assert "| tokens sampled by siblings | 1,000 |" in table
+
+
+@pytest.mark.promise("first:report")
 def test_the_picture_has_a_curve_for_each_training() -> None:
     picture = draw_curves(
         [

@@ -136,7 +136,8 @@ async def test_calls_that_leaves_share_have_the_same_node_and_were_sampled_once(
     # Independent episodes make 24 calls.
     assert len(by_node) <= model.calls < 8 * 3
     independent = sum(len(call.sampled) for sample in group.samples for call in sample.calls)
-    assert sum(result.sampled_tokens for result in results) < independent
+    sampled = sum(result.sampled_tokens for result in results)
+    assert sampled == sum(sample.details["sampled_tokens"] for sample in group.samples) < independent
 
 
 @pytest.mark.promise("learner:trees")
