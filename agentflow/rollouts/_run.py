@@ -481,7 +481,7 @@ class TaskWorker:
         async def work(page: Page) -> tuple[TaskResult, RoleReplies]:
             return await self._result(task, sample, page)
 
-        result = await self.answers.work(self.run, seed, work, lambda _: ())
+        result = await self.answers.work(self.run, seed, work, lambda _: (), counts=True)
         await self.report(result)
         return msgspec.json.encode(result)
 

@@ -506,12 +506,15 @@ class AnswerGuard:
         seed: Seed,
         work: Callable[[Page], Awaitable[tuple[T, RoleReplies]]],
         kept: Callable[[RoleReplies], Sequence[str]],
+        *,
+        counts: bool = False,
     ) -> T:
         """Do the work of a seed on its page, and return its result.
 
         If a role gave no usable answer, the page is cleared, so that the same command asks the model again.
 
         :param kept: returns the beginnings of the keys that are not cleared.
+        :param counts: such work is a result, too, once another seed is finished: the models can answer.
         :raises WorkPostponed: if a role gave no usable answer.
         :raises RunStopped: if it has given none for any seed so far.
         """
@@ -519,7 +522,7 @@ class AnswerGuard:
             page = await run.open_page(seed)
             recorded = len(tuple(page.keys()))
             result, replies = await work(page)
-            if (unanswered := replies.unanswered) is None:
+            if (unanswered := replies.unanswered) is None or (counts and (await run.counts()).done):
                 return result
             is_new = len(tuple(page.keys())) > recorded
             await run.clear_page(seed, kept(replies))

@@ -141,6 +141,21 @@ async def test_a_task_without_a_usable_answer_is_left_and_the_same_command_asks_
         assert await solve(tmp_path / "run", endpoint.url, agent=agent) == undisturbed
 
 
+@pytest.mark.promise("rollout:unusable")
+async def test_a_task_without_a_usable_answer_counts_as_failed_once_another_is_finished(
+    tmp_path: Path,
+) -> None:
+    def fails_on_the_second(_name: str, body: bytes) -> Unusable | None:
+        return ANSWERS["cut"] if _rollouts.some_tasks(2)[1].question.encode() in body else None
+
+    async with moody_endpoint() as endpoint:
+        endpoint.choose = fails_on_the_second
+        files = await solve(tmp_path, endpoint.url, count=2, agent="single")
+    answered, failed = map(msgspec.json.decode, files[RESULTS].splitlines())
+    assert (answered["success"], failed["success"]) == (True, False)
+    assert failed["failure"]["kind"] == "too_long"
+
+
 @pytest.mark.promise("supervisor:unusable")
 async def test_a_seed_without_a_usable_answer_of_one_role_stays_open_and_keeps_its_tree(
     tmp_path: Path,
