@@ -35,6 +35,7 @@ from agentflow.models import (
     message_digests,
     model_failures,
 )
+from agentflow.trace import Usage
 
 Answered = tuple[Completion[None], RecordedCall]
 """Answer with its record."""
@@ -442,6 +443,39 @@ def _recorded(
     )
     memory.add(id, match, record.answer, record.tokens)
     return replace(answer, id=id, calls=calls, finish=finish), record
+
+
+async def recalled(
+    call: GatewayCall, memory: AgentConversations, record: RecordedCall, id: str, *, answer: bool
+) -> Answered | None:
+    """Return the recorded answer to a call, if the call has the prompt of the record and its id; `None`: it differs.
+
+    :param answer: add the record to the memory, as an answer would be.
+    """
+    call = await computed(call.large, _storable, call)
+    match = await _matched(call, memory)
+    if not record.parent:
+        match = match.rendered(record.origin)
+    prompt = (id, call.dialect, memory.agent, match.parent, call.messages[match.count :])
+    if prompt != (record.id, record.dialect, record.agent, record.parent, record.messages):
+        return None
+    if not record.parent and (call.tools, call.template) != (record.tools or (), record.template or {}):
+        return None
+    if not record.delivered or call.prompt is not None or call.answers > 1:
+        return None
+    if answer:
+        memory.add(id, match, record.answer, record.tokens)
+    tokens, parts = record.tokens, record.answer.parts
+    completion = Completion[None](
+        id=id,
+        text="".join(part.text for part in parts if isinstance(part, TextPart)),
+        calls=tuple(part for part in parts if isinstance(part, ToolCall)),
+        usage=Usage(1, len(match.ids) + len(tokens.prompt), len(tokens.sampled)) if tokens else Usage(1),
+        finish=record.finish,
+        reasoning=record.reasoning,
+        tokens=record.tokens,
+    )
+    return completion, record
 
 
 def _escaped(messages: Sequence[Message]) -> tuple[Message, ...]:

@@ -17,6 +17,7 @@ from typing import NamedTuple, Self
 import anyio
 import anyio.abc
 import msgspec
+from msgspec import structs
 
 from agentflow.actors import SYSTEM_CLOCK, Clock
 from agentflow.errors import unwrap_group
@@ -242,6 +243,9 @@ class EpisodeRegistry:
                     if unknown := sorted(call for call in outcome.turn_rewards if not live.has_call(call)):
                         problem = f"turn_rewards: there is no call {unknown[0]!r}"
                         raise GatewayError(400, problem, code="unknown_call")
+                    if live.strayed:
+                        await self._lose(slot, EpisodeState.ABORTED, live.strayed)
+                        raise GatewayError(410, live.strayed, code="strayed")
                     return await self._seal(slot, live, outcome, end_id, body)
         end = await self._end_of(who, id, attempt)
         if end.receipt is None:
@@ -419,6 +423,7 @@ class EpisodeRegistry:
             version=begin.version,
             expires=self._settings.limits.idle_seconds,
             client=client,
+            branch=slot.offer.branch,
         )
 
     def _open_attempt(self, slot: EpisodeSlot, who: ClientIdentity, number: int) -> LiveEpisode | None:
@@ -459,6 +464,10 @@ class EpisodeRegistry:
         with anyio.CancelScope(shield=True):
             await live.seal()
             self._close(slot, live)
+            if (branch := slot.offer.branch) and branch.origin and blame:
+                # The next attempt is independent, and counts as the first one.
+                slot.offer = structs.replace(slot.offer, branch=structs.replace(branch, origin=""))
+                blame = False
             slot.failures += blame
             end = end_page(slot.page, AttemptEnd(state, why, lost=live.lost))
             if again and slot.failures < self._settings.limits.attempts:

@@ -12,7 +12,7 @@ from msgspec import structs
 
 from agentflow.actors import Clock
 from agentflow.errors import ModelFailure, ModelFailureKind, RunStopped, error_line
-from agentflow.gateway._answers import AgentConversations, Answerer
+from agentflow.gateway._answers import AgentConversations, Answered, Answerer, recalled
 from agentflow.gateway._settings import GatewaySettings
 from agentflow.gateway._store import EpisodeAttempt, EpisodeStore
 from agentflow.gateway._types import (
@@ -117,6 +117,12 @@ class LiveEpisode:
         """Number of recorded tokens."""
         self.lost: tuple[str, ...] = ()
         """Ids of the answers that no client received, once it is sealed."""
+        self._repeated = 0
+        """Number of calls that equalled those of its origin."""
+        self._origin: list[RecordedCall] | None = None
+        """Calls of its origin; `None`: not read."""
+        self._strayed = False
+        self._recalling = anyio.Lock()
         self._memories = {
             agent: AgentConversations(agent, trained=agents[agent].trained) for agent in attempt.begin.digests
         }
@@ -251,6 +257,14 @@ class LiveEpisode:
             cancelled=sum(call.cancelled for call in running),
         )
 
+    @property
+    def strayed(self) -> str:
+        """Reason that it is no branch of its origin; empty: it is one, or has no origin."""
+        branch = self.offer.branch
+        if not branch or not branch.origin or self._repeated > branch.calls:
+            return ""
+        return f"branch: call {self._repeated + 1} is not that of episode {branch.origin}; it is played independently"
+
     def has_call(self, id: str) -> bool:
         """Return true if an answer with this id is recorded."""
         return id in self._of_answer
@@ -319,7 +333,8 @@ class LiveEpisode:
             with running.scope:
                 await self._opened()
                 with self._traced(agent) as operation:
-                    answered = await self._agents[agent].answerer.answer(
+                    answered = await self._recalled(call, agent, ids[0], on_text)
+                    answered = answered or await self._agents[agent].answerer.answer(
                         call,
                         self._memories[agent],
                         ids,
@@ -345,6 +360,36 @@ class LiveEpisode:
             self._running.discard(running)
             self.alive()
             running.done.set()
+
+    async def _recalled(
+        self, call: GatewayCall, agent: str, id: str, on_text: Callable[[str], None] | None
+    ) -> list[Answered]:
+        """Return the answer that the origin of a branch got to the same call; empty: it is sampled.
+
+        :raises GatewayError: 409 if the call is another one.
+        """
+        branch = self.offer.branch
+        if not branch or not self.strayed:
+            return []
+        async with self._recalling:
+            if self._origin is None:
+                attempt = await self._store.attempt(branch.origin, branch.attempt)
+                self._origin = [] if attempt is None else await self._store.recorded_calls(attempt)
+            records, repeats = self._origin[self._repeated :], self._repeated < branch.calls
+            answered = None
+            if records and not self._strayed:
+                answered = await recalled(call, self._memories[agent], records[0], id, answer=repeats)
+            if answered is None:
+                self._strayed = True
+                raise GatewayError(409, self.strayed, code="strayed")
+            self._repeated += 1
+        if not repeats:
+            # The prompt of the first decision of its own is that of the origin, too.
+            self._origin = []
+            return []
+        if on_text is not None and answered[0].text:
+            on_text(answered[0].text)
+        return [answered]
 
     def _traced(self, agent: str) -> Operation:
         """Return the operation of a call, in the trace of the episode."""

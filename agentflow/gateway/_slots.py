@@ -129,7 +129,8 @@ class SlotQueue:
             slot = self.slots.get(offer.id)
             if slot is None:
                 slot = self.slots[offer.id] = EpisodeSlot(offer)
-                self.enqueue(slot)
+                # States of tools are kept for branches.
+                self.enqueue(slot, first=bool(offer.origin))
             elif slot.number not in self._ended:
                 continue
             elif slot.state in _FAILED:

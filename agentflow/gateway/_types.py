@@ -7,7 +7,7 @@ from hashlib import blake2b
 from typing import Annotated, Any, Literal, TypeAlias
 
 import msgspec
-from msgspec import Meta, Struct, field, structs
+from msgspec import UNSET, Meta, Struct, UnsetType, field, structs
 
 from agentflow.errors import AgentFlowError
 from agentflow.models import Message, PromptOrigin, Sampling, ToolSpec
@@ -206,6 +206,25 @@ class EpisodeOutcome(Struct, frozen=True, kw_only=True):
     """Reason for leaving the episode out, such as a failed judge; empty: it counts."""
 
 
+class EpisodeBranch(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Position of an episode in the tree of its group. See docs/tuner.md."""
+
+    origin: str = ""
+    """Id of the episode whose first calls it repeats; empty: it repeats none."""
+    attempt: int = 0
+    """Number of the origin's attempt."""
+    version: int = 0
+    """Version of the weights that sampled the repeated calls."""
+    calls: int = 0
+    """Number of calls before it parts from its origin."""
+    tree: int = 0
+    """Number of its tree: episodes that do not repeat what they should have begin trees of their own."""
+    path: tuple[int, ...] = ()
+    """Position of each of its first decisions among the episodes that share the calls before it."""
+    splits: tuple[tuple[int, int], ...] = ()
+    """For each episode that parts from it: the number of calls before, and the number of episodes that it stands for."""
+
+
 class EpisodeOffer(Struct, frozen=True, kw_only=True):
     """Slot for one episode of a group."""
 
@@ -221,6 +240,13 @@ class EpisodeOffer(Struct, frozen=True, kw_only=True):
     """Source of the seeds of everything sampled in it."""
     temperature: float | None = None
     """Sampling temperature of trained agents; `None`: that of the run."""
+    branch: EpisodeBranch | UnsetType = UNSET
+    """Its position in a tree of episodes; unset: it shares nothing."""
+
+    @property
+    def origin(self) -> str:
+        """Id of the episode whose first calls it repeats; empty: it repeats none."""
+        return "" if self.branch is UNSET else self.branch.origin
 
 
 class BegunEpisode(Struct, frozen=True, kw_only=True):
@@ -246,6 +272,8 @@ class BegunEpisode(Struct, frozen=True, kw_only=True):
     """Seconds without a call after which it expires."""
     client: str = ""
     """Id of the client, which only it knows: the header `X-AgentFlow-Client` of its later requests."""
+    branch: EpisodeBranch | UnsetType = UNSET
+    """Its position in a tree of episodes; unset: it shares nothing."""
 
 
 class EpisodeReceipt(Struct, frozen=True, kw_only=True):

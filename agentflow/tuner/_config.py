@@ -9,6 +9,7 @@ from pydantic import Field
 from agentflow.gateway import AgentSettings, GatewaySettings, UpstreamSettings
 from agentflow.learner import FROZEN, JUDGE, POLICY, TrainConfig
 from agentflow.models import OFFLINE, ModelSettings
+from agentflow.rollouts import BranchingSettings
 from agentflow.runs import RoleModel
 from agentflow.settings import load_settings
 from agentflow.tuner._workflow import ONLY_AGENT
@@ -68,8 +69,6 @@ class TuneConfig(TrainConfig):
 
     def _problems(self) -> Iterator[str]:
         yield from super()._problems()
-        if self.branching is not None:
-            yield "branching: episodes behind the gateway do not branch; leave it out, or use agentflow train"
         if self.tasks.evidence is not None and self.solve != TEAM:
             yield "tasks.evidence: the documents that this agent's tools show are unknown; leave it out, or set solve=team"
         for name in _SET_BY_RUN:
@@ -84,6 +83,27 @@ class TuneConfig(TrainConfig):
                 yield f"agents.{name}: it is trained, so its model is the policy; leave out its name"
             if not agent.trained and not agent.model_name:
                 yield f"agents.{name}: set model_name, such as {FROZEN}, or trained: true"
+
+    def _branching_problems(self, branching: BranchingSettings) -> Iterator[str]:
+        yield from super()._branching_problems(branching)
+        size = self.schedule.episodes_per_task
+        if self.solve == TEAM:
+            yield "branching: episodes of solve=team do not branch behind the gateway; leave it out, or use agentflow train"
+        if self.agents:
+            yield "branching: episodes of several agents do not branch; leave out branching or agents"
+        if branching.width == 1:
+            yield "branching.width: with 1 nothing branches; set 2 or more, or leave out branching"
+        if branching.at != "every":
+            yield "branching.at: behind the gateway the first decisions branch; leave it out"
+        if branching.roles:
+            yield "branching.roles: behind the gateway each call is a decision; leave it out"
+        if "leaves" in branching.model_fields_set and branching.leaves != size:
+            yield f"branching.leaves: a group has schedule.episodes_per_task episodes, {size}; set that instead"
+
+    @property
+    def width(self) -> int:
+        """Number of episodes of a group that part at a decision; 1: they are independent."""
+        return 1 if self.branching is None or self.backbone == "debug" else self.branching.width
 
     @property
     def _own_agents(self) -> tuple[str, ...]:

@@ -17,11 +17,12 @@ from typing import Final
 
 import anyio
 from anyio.lowlevel import checkpoint
-from msgspec import structs
+from msgspec import UNSET, structs
 
 from agentflow.errors import AgentFlowError, ConfigurationError
 from agentflow.gateway import (
     EndedEpisode,
+    EpisodeBranch,
     EpisodeMode,
     EpisodeOffer,
     EpisodeOutcome,
@@ -78,6 +79,7 @@ class GatewayRollout:
         version: int = 0,
         own_tasks: bool = False,
         evidence: EvidenceSettings | None = None,
+        width: int = 1,
         engine_ready: Callable[[], Awaitable[None]] = checkpoint,
         on_result: Callable[[EpisodeResult], None] | None = None,
     ) -> None:
@@ -89,6 +91,7 @@ class GatewayRollout:
         :param version: version of the weights that sample now.
         :param own_tasks: a group is the next one that clients have played for a task of their own, whatever is drawn.
         :param evidence: reward for the documents that an episode reads, by its figure `evidence`.
+        :param width: number of episodes of a group that part at a decision; 1: they are independent.
         :param engine_ready: waits until the engine answers.
         :param on_result: called with the result of each episode.
         """
@@ -107,6 +110,7 @@ class GatewayRollout:
         self._ids: dict[int, list[str]] = {}
         self._own_tasks = own_tasks
         self._evidence = evidence
+        self._width = width
         self._own_groups: dict[str, dict[str, EndedEpisode]] = {}
         self._own_changed = anyio.Event()
         self._validated: list[str] = []
@@ -139,20 +143,38 @@ class GatewayRollout:
         offers = [
             self._offer(id, draw.group, draw.task, (draw.number, member)) for member, id in enumerate(ids)
         ]
+        if self._width > 1:
+            branches = tree_of_group(ids, self._width)
+            offers = [
+                structs.replace(offer, branch=branch) for offer, branch in zip(offers, branches, strict=True)
+            ]
         numbers: dict[int, int] = {}
         """Numbers of the ends whose results are in the group."""
+        ended = {id: anyio.Event() for id in ids}
 
         async def collect(member: int) -> None:
-            filled[member], numbers[member] = await self._result(offers[member])
+            offer = offers[member]
+            if offer.origin:
+                await ended[offer.origin].wait()
+                origin = filled[ids.index(offer.origin)]
+                offer = self._continued(offer, origin) if origin is not None else None
+                if offer is not None:
+                    await self._offer_all([offer])
+            if offer is not None:
+                filled[member], numbers[member] = await self._result(offer)
+            else:
+                # Its origin ended before the decision, and stands for it.
+                filled[member] = EpisodeResult()
+            ended[ids[member]].set()
 
         with self._expecting(offers):
-            await self._offer_all(offers)
+            await self._offer_all([offer for offer in offers if not offer.origin])
             async with anyio.create_task_group() as tasks:
                 for member in range(size):
                     tasks.start_soon(collect, member)
             for member, id in enumerate(ids):
                 # A client may have replaced its reward in the meantime.
-                if self._arrived[id].number != numbers[member]:
+                if member in numbers and self._arrived[id].number != numbers[member]:
                     filled[member] = await self._result_of(self._arrived[id])
         return self.group_of(draw, filled)
 
@@ -212,6 +234,25 @@ class GatewayRollout:
             await self._gateway.withdraw(others)
         self._validated.clear()
         self._step = batch.step
+
+    def _continued(self, offer: EpisodeOffer, origin: EpisodeResult) -> EpisodeOffer | None:
+        """Return the offer of an episode whose origin has ended; `None`: the origin made too few calls to part from it.
+
+        If the origin was left out, the episode is independent.
+        """
+        branch = offer.branch
+        assert branch, "only branches have an origin"
+        if origin.failure is not None:
+            return structs.replace(offer, branch=structs.replace(branch, origin=""))
+        # One that another stands for has no sample.
+        sample = next(iter(origin.samples), None)
+        if sample is None or len(sample.calls) <= branch.calls:
+            return None
+        ended = self._arrived[branch.origin]
+        known = structs.replace(
+            branch, attempt=ended.attempt, version=int(sample.details["version"]), tree=_tree(ended.offer)
+        )
+        return structs.replace(offer, branch=known)
 
     def _offer(
         self,
@@ -327,15 +368,19 @@ class GatewayRollout:
             await self._gateway.score(ended.offer.id, ended.attempt, outcome)
         if outcome.failure:
             return EpisodeResult(failure=Failure(FailureCause.REWARD, outcome.failure), version=ended.version)
-        offer = ended.offer
+        offer, version = ended.offer, ended.version
+        if (branch := offer.branch) and branch.origin:
+            version = min(version, branch.version)
         temperature = self._temperature if offer.temperature is None else offer.temperature
         try:
             samples = episode_samples(
-                calls, outcome, group=offer.group, id=offer.id, temperature=temperature, version=ended.version
+                calls, outcome, group=offer.group, id=offer.id, temperature=temperature, version=version
             )
         except UnusableOutcome as error:
             logger.warning("episode left out", episode=offer.id, task=offer.task.id, problem=str(error))
             return EpisodeResult(failure=Failure(FailureCause.REWARD, str(error)), version=ended.version)
+        if branch:
+            samples = tuple(_in_tree(sample, offer, branch) for sample in samples)
         evidence = outcome.metrics.get(EVIDENCE)
         score = None
         if self._evidence is not None:
@@ -344,7 +389,7 @@ class GatewayRollout:
             samples = tuple(_rewarded(sample, self._evidence, rewarded or 0.0) for sample in samples)
         return EpisodeResult(
             reward=fmean(sample.reward for sample in samples),
-            version=ended.version,
+            version=version,
             success=outcome.success,
             samples=samples,
             details=_shared_details(samples),
@@ -359,6 +404,59 @@ class GatewayRollout:
         failure = Failure(FailureCause.REWARD, outcome.failure) if outcome.failure else None
         self._guard.check(Scored(0.0, failure=failure), offer.task.id)
         return outcome
+
+
+def tree_of_group(ids: Sequence[str], width: int) -> list[EpisodeBranch]:
+    """Return the branch of each episode of a group, as `EveryDecision` divides the group among its decisions.
+
+    See docs/tuner.md.
+
+    :param width: number of episodes that part at a decision.
+    """
+    branches: dict[int, EpisodeBranch] = {}
+
+    def add(origin: str, path: tuple[int, ...], share: int) -> None:
+        """Add the episode that first takes a path, and those that part from it; together they are so many."""
+        member = len(branches)
+        branch = branches[member] = EpisodeBranch(origin=origin, calls=len(path) - 1)
+        parting: list[tuple[tuple[int, ...], int]] = []
+        while share > 1:
+            first, *others = _shares(share, width)
+            parting += [((*path, number), other) for number, other in enumerate(others, 1)]
+            path, share = (*path, 0), first
+        splits = tuple((len(other) - 1, count) for other, count in parting)
+        branches[member] = structs.replace(branch, path=path, splits=splits)
+        for other, count in parting:
+            add(ids[member], other, count)
+
+    for number, count in enumerate(_shares(len(ids), width)):
+        add("", (number,), count)
+    return [branches[member] for member in range(len(ids))]
+
+
+def _shares(share: int, width: int) -> list[int]:
+    """Return the numbers of episodes that the continuations of a decision stand for."""
+    count = min(share, width)
+    return [len(range(position, share, count)) for position in range(count)]
+
+
+def _tree(offer: EpisodeOffer) -> int:
+    """Return the number of the tree of an ended episode: one of its own if it does not repeat what it should have."""
+    branch = offer.branch
+    assert branch, "its group is a tree"
+    return int(offer.id.rpartition("/")[2]) if branch.calls and not branch.origin else branch.tree
+
+
+def _in_tree(sample: Sample, offer: EpisodeOffer, branch: EpisodeBranch) -> Sample:
+    """Return a sample with the nodes of its calls, and the number of episodes that it stands for."""
+    path = (*branch.path, *(0,) * len(sample.calls))
+    tree, count = str(_tree(offer)), len(sample.calls)
+    nodes = tuple("-".join([tree, *map(str, path[:depth])]) for depth in range(1, count + 1))
+    own = sample.calls[branch.calls if branch.origin else 0 :]
+    # So that the means of steps are of what was sampled, and shared calls count once.
+    details = {**sample.details, "sampled_tokens": float(sum(len(call.sampled) for call in own))}
+    ended_for = sum(share for calls, share in branch.splits if calls >= count)
+    return structs.replace(sample, nodes=nodes or UNSET, multiplicity=1 + ended_for, details=details)
 
 
 def _rewarded(sample: Sample, settings: EvidenceSettings, evidence: float) -> Sample:

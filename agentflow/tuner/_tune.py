@@ -151,6 +151,10 @@ def serve_run(
         raise ConfigurationError(
             "backbone: debug plays episodes in this process; use agentflow tune, or another backbone"
         )
+    if config.branching is not None:
+        raise ConfigurationError(
+            "branching: the states of clients can't be copied; leave it out, or use agentflow tune"
+        )
     config = with_client_access(config)
     settings = config.tasks
     own_tasks = tasks is None and not (settings.data_path or settings.benchmark_name or settings.reader)

@@ -2,7 +2,7 @@
 
 import inspect
 from collections.abc import AsyncGenerator, Callable, Mapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from typing import Final, TypeAlias
 
@@ -19,6 +19,7 @@ from agentflow.errors import (
 )
 from agentflow.gateway import BegunEpisode, EpisodeMode, EpisodeOutcome, GatewayClient, GatewayError
 from agentflow.telemetry import get_logger
+from agentflow.tuner._branch_sandbox import BranchSandbox, OpenSandbox, SandboxStates
 from agentflow.tuner.judges import SANDBOX, EpisodeJudge, Judged, as_outcome, call_any, takes_sandbox
 
 logger = get_logger(__name__)
@@ -35,8 +36,6 @@ Solve: TypeAlias = Callable[..., object]
 """`solve(task, policy)`, sync or async: plays an episode and returns an answer, a number, rewards by agent, or an
 `EpisodeOutcome`. A third parameter `sandbox` gets a sandbox of the episode.
 """
-OpenSandbox: TypeAlias = Callable[[], AbstractAsyncContextManager[object]]
-"""Opens an unused sandbox."""
 
 
 class PolicyEndpoint(Struct, frozen=True, kw_only=True):
@@ -117,6 +116,7 @@ class WorkflowPlayers:
         sandbox: OpenSandbox | None = None,
         at_once: int = 16,
         seconds: float = 300.0,
+        max_states: int = 128,
     ) -> None:
         """Configure it.
 
@@ -124,6 +124,7 @@ class WorkflowPlayers:
         :param sandbox: opens a sandbox.
         :param at_once: maximum number of concurrent episodes.
         :param seconds: time limit of an episode.
+        :param max_states: maximum number of states of sandboxes that are kept for branches.
         """
         self._gateway = gateway
         self._solve = solve
@@ -142,14 +143,18 @@ class WorkflowPlayers:
         self._slots = anyio.Semaphore(at_once)
         self._threads = anyio.CapacityLimiter(at_once)
         self._seconds = seconds
+        self._states = SandboxStates(gateway, max_states)
 
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[None]:
         """Play episodes inside the block; running ones are cancelled at its end."""
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._begin_episodes)
-            yield
-            tasks.cancel_scope.cancel()
+            try:
+                yield
+            finally:
+                tasks.cancel_scope.cancel()
+                await self._states.close()
 
     async def _begin_episodes(self) -> None:
         async with anyio.create_task_group() as tasks:
@@ -186,8 +191,12 @@ class WorkflowPlayers:
             cause = unwrap_group(error)
             if isinstance(cause, ConfigurationError):
                 raise cause from error
-            logger.exception("episode crashed", episode=begun.episode, task=begun.task.id)
             why = error_line(error)
+            if begun.branch and begun.branch.origin:
+                logger.warning("branch is played independently", episode=begun.episode, reason=why)
+            else:
+                logger.exception("episode crashed", episode=begun.episode, task=begun.task.id)
+        await self._states.drop(begun)
         try:
             await self._gateway.abort(begun, why)
         except AgentFlowError as error:
@@ -207,11 +216,17 @@ class WorkflowPlayers:
         return outcome
 
     async def _solved(self, begun: BegunEpisode) -> EpisodeOutcome:
-        async with nullcontext() if self._sandbox is None else self._sandbox() as sandbox:
+        async with AsyncExitStack() as stack:
+            sandbox: object = None
+            if self._sandbox is not None:
+                opened = self._states.open(begun, self._sandbox) if begun.branch else self._sandbox()
+                sandbox = await stack.enter_async_context(opened)
             policy = endpoint_of(begun, sandbox)
             named: Mapping[str, object] = {SANDBOX: sandbox} if self._wants else {}
             play = partial(self._solve, **named)
             outcome = outcome_of(await call_any(play, begun.task, policy, limiter=self._threads))
+            if isinstance(sandbox, BranchSandbox):
+                await sandbox.end()
             if self._judge is None or outcome.failure:
                 return outcome
             judged = Judged(task=begun.task, outcome=outcome, episode=begun.episode, sandbox=sandbox)

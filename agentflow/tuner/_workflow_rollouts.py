@@ -226,6 +226,7 @@ class WorkflowRollouts:
                 version=context.version,
                 own_tasks=self._own_tasks,
                 evidence=self._config.tasks.evidence,
+                width=self._config.width,
                 engine_ready=context.engine_ready,
                 on_result=context.on_result,
             )
@@ -245,7 +246,13 @@ class WorkflowRollouts:
                     pool = (await open_sandbox_pool(supervisor, rules)).sandboxes
                     sandbox = pool.fresh
                 players = WorkflowPlayers(
-                    client, solve, judge=judge, sandbox=sandbox, at_once=rules.workers, seconds=seconds
+                    client,
+                    solve,
+                    judge=judge,
+                    sandbox=sandbox,
+                    at_once=rules.workers,
+                    seconds=seconds,
+                    max_states=rules.max_sandboxes,
                 )
             yield _OpenedGateway(gateway.url, client, rollout, players)
 

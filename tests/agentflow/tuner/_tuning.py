@@ -148,6 +148,7 @@ async def tuned(
     sandbox: Any = None,  # noqa: ANN401 - opens anything
     steps: int = 1,
     seconds: float = 60.0,
+    width: int = 1,
     own_tasks: bool = False,
     evidence: EvidenceSettings | None = None,
     engine_ready: Callable[[], Coroutine[Any, Any, None]] | None = None,
@@ -175,6 +176,7 @@ async def tuned(
             seed=7,
             own_tasks=own_tasks,
             evidence=evidence,
+            width=width,
             engine_ready=engine_ready or nothing,
         )
         checkpoints = Checkpoints(folder / "checkpoints")
