@@ -243,9 +243,9 @@ class EpisodeRegistry:
                     if unknown := sorted(call for call in outcome.turn_rewards if not live.has_call(call)):
                         problem = f"turn_rewards: there is no call {unknown[0]!r}"
                         raise GatewayError(400, problem, code="unknown_call")
-                    if live.strayed:
-                        await self._lose(slot, EpisodeState.ABORTED, live.strayed)
-                        raise GatewayError(410, live.strayed, code="strayed")
+                    if live.diverged:
+                        await self._lose(slot, EpisodeState.ABORTED, live.diverged)
+                        raise GatewayError(410, live.diverged, code="diverged")
                     return await self._seal(slot, live, outcome, end_id, body)
         end = await self._end_of(who, id, attempt)
         if end.receipt is None:

@@ -119,9 +119,8 @@ class LiveEpisode:
         """Ids of the answers that no client received, once it is sealed."""
         self._repeated = 0
         """Number of calls that equalled those of its origin."""
-        self._origin: list[RecordedCall] | None = None
-        """Calls of its origin; `None`: not read."""
-        self._strayed = False
+        self._origin: deque[RecordedCall] | None = None
+        """Calls of its origin that it has not repeated; `None`: they are not read."""
         self._recalling = anyio.Lock()
         self._memories = {
             agent: AgentConversations(agent, trained=agents[agent].trained) for agent in attempt.begin.digests
@@ -258,7 +257,7 @@ class LiveEpisode:
         )
 
     @property
-    def strayed(self) -> str:
+    def diverged(self) -> str:
         """Reason that it is no branch of its origin; empty: it is one, or has no origin."""
         branch = self.offer.branch
         if not branch or not branch.origin or self._repeated > branch.calls:
@@ -369,27 +368,28 @@ class LiveEpisode:
         :raises GatewayError: 409 if the call is another one.
         """
         branch = self.offer.branch
-        if not branch or not self.strayed:
+        if not branch or not branch.origin:
             return []
         async with self._recalling:
+            if not self.diverged:
+                return []
             if self._origin is None:
                 attempt = await self._store.attempt(branch.origin, branch.attempt)
-                self._origin = [] if attempt is None else await self._store.recorded_calls(attempt)
-            records, repeats = self._origin[self._repeated :], self._repeated < branch.calls
-            answered = None
-            if records and not self._strayed:
-                answered = await recalled(call, self._memories[agent], records[0], id, answer=repeats)
+                records = [] if attempt is None else await self._store.recorded_calls(attempt)
+                self._origin = deque(records[: branch.calls + 1])
+            answered, repeats = None, self._repeated < branch.calls
+            if self._origin:
+                # The first call that is sampled has the prompt of the origin's call, too.
+                answered = await recalled(
+                    call, self._memories[agent], self._origin.popleft(), id, answer=repeats
+                )
             if answered is None:
-                self._strayed = True
-                raise GatewayError(409, self.strayed, code="strayed")
+                self._origin.clear()
+                raise GatewayError(409, self.diverged, code="diverged")
             self._repeated += 1
-        if not repeats:
-            # The prompt of the first decision of its own is that of the origin, too.
-            self._origin = []
-            return []
-        if on_text is not None and answered[0].text:
+        if on_text is not None and repeats and answered[0].text:
             on_text(answered[0].text)
-        return [answered]
+        return [answered] if repeats else []
 
     def _traced(self, agent: str) -> Operation:
         """Return the operation of a call, in the trace of the episode."""

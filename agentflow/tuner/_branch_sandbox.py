@@ -1,54 +1,47 @@
-"""Sandboxes of episodes that branch: the state before a decision is kept, and an episode that repeats the calls up to it
-continues in a copy.
+"""Sandboxes of episodes that branch: copies of the state before a decision are kept, and branches continue in copies of them.
 
-On the way to its decision a branch gets the results that its origin got, if its calls are equal; nothing runs twice.
+On the way to its decision a branch gets the results that its origin got, as long as its calls are equal; nothing runs twice.
 """
 
 from collections import OrderedDict, deque
-from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from copy import deepcopy
-from dataclasses import dataclass, field
-from functools import partial
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import anyio
 
 from agentflow.errors import AgentFlowError, ToolFailure
 from agentflow.gateway import BegunEpisode, GatewayClient
-from agentflow.telemetry import get_logger
 
 if TYPE_CHECKING:
-    from agentflow.sandbox import Sandbox
-
-logger = get_logger(__name__)
+    from agentflow.sandbox import Sandbox, ToolResult
 
 OpenSandbox: TypeAlias = Callable[[], AbstractAsyncContextManager["Sandbox"]]
 """Opens an unused sandbox."""
-_REPEATED: Final = frozenset({
-    "create_session", "destroy_session", "execute", "execute_batch", "list_sessions", "read", "refresh_sessions", "tools",
-    "warmup",
-})  # fmt: skip
-"""Methods of a sandbox whose results are repeated."""
-_NO_RESULT: Final = object()
+_READS: Final = frozenset(
+    {"left_behind", "list_sessions", "read", "refresh_sessions", "start", "tools", "warmup"}
+)
+"""Members of a sandbox that leave its state as it is."""
 
 
-class BranchStrayed(AgentFlowError):
+class BranchDiverged(AgentFlowError):
     """A branch does not repeat the calls of its origin; the message is one line. It is played independently."""
 
 
 @dataclass
-class _SandboxCall:
-    """A call of a method of a sandbox."""
+class _PastCall:
+    """A call of a tool, with copies of its arguments, which the agent may change."""
 
-    method: str
-    arguments: tuple[object, ...]
+    tool: str
+    arguments: Mapping[str, object] | None
     options: Mapping[str, object]
-    result: object = _NO_RESULT
+    result: "ToolResult | None" = None
 
-    def equals(self, other: "_SandboxCall") -> bool:
+    def equals(self, other: "_PastCall") -> bool:
         """Return whether it is the same call."""
-        return (self.method, self.arguments, self.options) == (other.method, other.arguments, other.options)
+        return (self.tool, self.arguments, self.options) == (other.tool, other.arguments, other.options)
 
 
 @dataclass
@@ -56,14 +49,13 @@ class _KeptState:
     """State before a decision."""
 
     sandbox: "Sandbox | None"
-    """Sandbox in this state; `None`: it can't be copied."""
-    calls: Sequence[_SandboxCall]
-    """Calls that lead to it."""
+    """Copy of the sandbox; `None`: it can't be copied."""
     reason: str
     """Reason that there is no copy."""
+    calls: Sequence[_PastCall]
+    """Calls that lead to the state."""
     claims: int
     """Number of branches that will continue from it."""
-    lock: anyio.Lock = field(default_factory=anyio.Lock)
 
     async def close(self) -> None:
         """Close its sandbox, even if it has already ended."""
@@ -84,46 +76,49 @@ class SandboxStates:
 
     @asynccontextmanager
     async def open(self, begun: BegunEpisode, fresh: OpenSandbox) -> "AsyncGenerator[BranchSandbox]":
-        """Open the sandbox of an episode of a tree: a fresh one, or a copy of its origin's.
+        """Open the sandbox of an episode of a tree: a fresh one, or one in the state of its origin.
 
-        :raises BranchStrayed: if the state of its origin can be neither copied nor made again.
+        :raises BranchDiverged: if the state of its origin can be neither copied nor made again.
         """
         assert begun.branch, "only episodes of trees have states"
-        branch = begun.branch
-        state = self._kept.get((branch.origin, branch.attempt, branch.calls))
-        if branch.origin and state is None:
-            raise BranchStrayed("branch: the state of its origin's sandbox is not kept any more")
-        copy = None if state is None else await self._take(state)
-        if copy is not None:
-            try:
-                yield BranchSandbox(copy, self._gateway, self, begun, () if state is None else state.calls)
-            finally:
-                with anyio.CancelScope(shield=True), suppress(ToolFailure):
-                    await copy.close()
+        if not begun.branch.origin:
+            async with fresh() as sandbox:
+                yield BranchSandbox(sandbox, self, begun)
             return
-        async with fresh() as sandbox:
-            calls = () if state is None else state.calls
-            if state is not None:
+        key = (begun.branch.origin, begun.branch.attempt, begun.branch.calls)
+        if (state := self._kept.get(key)) is None:
+            raise BranchDiverged("branch: the state of its origin's sandbox is not kept any more")
+        copy = None
+        if state.sandbox is not None:
+            try:
+                copy = await state.sandbox.fork()
+            except ToolFailure as failure:
+                state.reason = failure.message
+        state.claims -= 1
+        if not state.claims:
+            self._kept.pop(key, None)
+            await state.close()
+        async with fresh() if copy is None else copy as sandbox:
+            if copy is None:
                 await _repeat(sandbox, state)
-            yield BranchSandbox(sandbox, self._gateway, self, begun, calls)
+            yield BranchSandbox(sandbox, self, begun, state.calls)
+
+    async def decisions(self, begun: BegunEpisode) -> int:
+        """Return the number of decisions that an episode has made."""
+        return len(await self._gateway.calls(begun.episode, begun.attempt))
 
     async def keep(
-        self,
-        begun: BegunEpisode,
-        decision: int,
-        sandbox: "Sandbox",
-        calls: Sequence[_SandboxCall],
+        self, begun: BegunEpisode, decision: int, sandbox: "Sandbox", calls: Sequence[_PastCall]
     ) -> None:
         """Keep a copy of the state before a decision. If it can't be copied, its calls are made again."""
         assert begun.branch, "only episodes of trees have states"
-        copy, reason = None, ""
-        try:
-            copy = await sandbox.fork()
-        except ToolFailure as failure:
-            reason = failure.message
-            logger.info("state not copied", episode=begun.episode, decision=decision, reason=reason)
         claims = [number for number, _ in begun.branch.splits].count(decision)
-        self._kept[begun.episode, begun.attempt, decision] = _KeptState(copy, calls, reason, claims)
+        state = _KeptState(None, "", calls, claims)
+        try:
+            state.sandbox = await sandbox.fork()
+        except ToolFailure as failure:
+            state.reason = failure.message
+        self._kept[begun.episode, begun.attempt, decision] = state
         while len(self._kept) > self._most:
             await self._kept.popitem(last=False)[1].close()
 
@@ -138,124 +133,94 @@ class SandboxStates:
             while self._kept:
                 await self._kept.popitem()[1].close()
 
-    async def _take(self, state: _KeptState) -> "Sandbox | None":
-        """Return a sandbox in a state: a copy or, for the last branch, its own; `None`: there is none."""
-        async with state.lock:
-            state.claims -= 1
-            if state.claims > 0 and state.sandbox is not None:
-                try:
-                    return await state.sandbox.fork()
-                except ToolFailure as failure:
-                    state.reason = failure.message
-                    return None
-            taken, state.sandbox = state.sandbox, None
-            if state.claims <= 0:
-                for key in [key for key, kept in self._kept.items() if kept is state]:
-                    del self._kept[key]
-            return taken
-
 
 class BranchSandbox:
     """Sandbox of an episode of a tree, with the methods of `Sandbox`."""
 
     def __init__(
-        self,
-        sandbox: "Sandbox",
-        gateway: GatewayClient,
-        states: SandboxStates,
-        begun: BegunEpisode,
-        repeated: Iterable[_SandboxCall],
+        self, sandbox: "Sandbox", states: SandboxStates, begun: BegunEpisode, past: Sequence[_PastCall] = ()
     ) -> None:
-        """:param repeated: calls of its origin that led to the state of the sandbox."""
+        """:param past: calls of its origin that led to the state of the sandbox."""
         assert begun.branch, "only episodes of trees have states"
         self._sandbox = sandbox
-        self._gateway = gateway
         self._states = states
         self._begun = begun
-        self._left = deque(repeated)
-        self._calls: list[_SandboxCall] = []
-        first = begun.branch.calls if begun.branch.origin else 0
-        self._decisions = sorted({calls for calls, _ in begun.branch.splits if calls > first})
-        self._strayed = ""
+        self._past = deque(past)
+        self._calls: list[_PastCall] = []
+        self._decisions = sorted({calls for calls, _ in begun.branch.splits})
+        self._diverged = ""
         self._lock = anyio.Lock()
 
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - as the sandbox has it
-        if name in _REPEATED:
-            return partial(self._call, name)
-        if name in ("fork", "close"):
-            # A state that lives on elsewhere can't be kept.
-            self._strayed = f"branch: the agent calls {name} of its sandbox"
+        if name not in _READS:
+            self._diverged = f"branch: the agent uses {name} of its sandbox, which can't be repeated"
         return getattr(self._sandbox, name)
 
-    async def end(self) -> None:
-        """Keep the states before decisions that no call followed.
+    async def execute(
+        self,
+        tool: str,
+        arguments: Mapping[str, object] | None = None,
+        **options: Any,  # noqa: ANN401 - as the sandbox
+    ) -> "ToolResult":
+        """Call a tool, or return the result of its origin's call. See docs/sandbox.md.
 
-        :raises BranchStrayed: if it did not repeat the calls of its origin.
+        :raises BranchDiverged: if its origin made another call.
         """
-        if self._left:
-            raise BranchStrayed(
-                self._strayed or "branch: the agent made fewer calls of tools than its origin"
+        kept = {name: value for name, value in options.items() if name != "on_progress"}
+        call = _PastCall(tool, deepcopy(arguments), deepcopy(kept))
+        # Calls that run concurrently have the order in which they began.
+        async with self._lock:
+            if self._past:
+                if not self._past[0].equals(call):
+                    self._diverged = f"branch: another call of {tool} than that of its origin"
+                if self._diverged or (result := self._past[0].result) is None:
+                    raise BranchDiverged(self._diverged)
+                self._calls.append(self._past.popleft())
+                return result
+            await self._keep()
+            self._calls.append(call)
+        call.result = await self._sandbox.execute(tool, arguments, **options)
+        return call.result
+
+    async def execute_batch(self, *calls: Any, **options: Any) -> "list[ToolResult]":  # noqa: ANN401 - as the sandbox
+        """Make several calls. See docs/sandbox.md."""
+        batch: Any = type(self._sandbox).execute_batch
+        return await batch(self, *calls, **options)
+
+    async def end(self) -> None:
+        """Keep the states before decisions that no call followed; after it the episode makes no decision.
+
+        :raises BranchDiverged: if it did not repeat the calls of its origin.
+        """
+        if self._past:
+            raise BranchDiverged(
+                self._diverged or "branch: the agent made fewer calls of tools than its origin"
             )
         await self._keep()
         self._decisions.clear()
-
-    async def _call(self, method: str, *arguments: object, **options: object) -> object:
-        call = _call_of(method, arguments, options)
-        # Calls that run concurrently have the order in which they began.
-        async with self._lock:
-            if self._left:
-                if self._strayed or not self._left[0].equals(call):
-                    self._strayed = (
-                        self._strayed or f"branch: another call of {method} than that of its origin"
-                    )
-                    raise BranchStrayed(self._strayed)
-                call = self._left.popleft()
-                self._calls.append(call)
-                return call.result
-            await self._keep()
-            if self._decisions:
-                self._calls.append(call)
-        call.result = await getattr(self._sandbox, method)(*arguments, **options)
-        return call.result
 
     async def _keep(self) -> None:
         """Keep the state before each decision that was made since the last call."""
         if not self._decisions:
             return
-        made = len(await self._gateway.calls(self._begun.episode, self._begun.attempt))
+        made = await self._states.decisions(self._begun)
         while self._decisions and self._decisions[0] < made:
             decision = self._decisions.pop(0)
-            if not self._strayed and all(call.result is not _NO_RESULT for call in self._calls):
+            # A call that was cancelled has left an unknown state.
+            if not self._diverged and all(call.result for call in self._calls):
                 await self._states.keep(self._begun, decision, self._sandbox, tuple(self._calls))
-
-
-def _call_of(method: str, arguments: tuple[object, ...], options: Mapping[str, object]) -> _SandboxCall:
-    """Return a call with copies of its arguments, which the agent may change; its listener is no part of it."""
-    kept = {name: value for name, value in options.items() if name != "on_progress"}
-    return _SandboxCall(method, deepcopy(arguments), deepcopy(kept))
 
 
 async def _repeat(sandbox: "Sandbox", state: _KeptState) -> None:
     """Make the calls that lead to a state again, in a fresh sandbox.
 
-    :raises BranchStrayed: if one returns something else, or may do harm that a fresh sandbox does not undo.
+    :raises BranchDiverged: if one returns something else, or may do harm that a fresh sandbox does not undo.
     """
     for call in state.calls:
-        for tool in await sandbox.tools(_tools_of(call)):
-            if tool.hints.open_world and not (tool.hints.read_only or tool.hints.idempotent):
-                raise BranchStrayed(f"branch: {tool.name} can't be repeated safely ({state.reason})")
-        if await getattr(sandbox, call.method)(*call.arguments, **call.options) != call.result:
-            raise BranchStrayed(f"branch: {call.method} returned something else ({state.reason})")
-
-
-def _tools_of(call: _SandboxCall) -> list[str]:
-    """Return the names of the tools that a call uses."""
-    named: dict[str, Any] = dict(zip(("tool", "arguments"), call.arguments, strict=False), **call.options)
-    if call.method == "execute":
-        return [named["tool"]]
-    if call.method != "execute_batch":
-        return []
-    entries: Any = call.options.get("calls") or call.arguments[0]
-    return [
-        entry[0] if isinstance(entry, tuple) else entry.get("tool") or entry["action"] for entry in entries
-    ]
+        hints = (await sandbox.tools(call.tool))[0].hints
+        if hints.open_world and not (hints.read_only or hints.idempotent):
+            raise BranchDiverged(f"branch: {call.tool} can't be repeated safely ({state.reason})")
+        if await sandbox.execute(call.tool, call.arguments, **dict[str, Any](call.options)) != call.result:
+            raise BranchDiverged(
+                f"branch: {call.tool} returned something else when repeated ({state.reason})"
+            )

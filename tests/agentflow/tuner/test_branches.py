@@ -6,6 +6,7 @@ from itertools import count
 from pathlib import Path
 from typing import Annotated, Any
 
+import anyio
 import pytest
 from openai import APIStatusError, AsyncOpenAI
 from openai.types.chat import ChatCompletionMessage
@@ -14,15 +15,19 @@ from pydantic import Field
 from agentflow.engine import EveryDecision, PathNode
 from agentflow.errors import CannotFork, ConfigurationError
 from agentflow.gateway import EpisodeOutcome, ExactAnswerer
-from agentflow.learner import Sample
+from agentflow.learner import POLICY, RolloutContext, Sample, TaskDraw
 from agentflow.learner._checkpoints import RolloutStore
 from agentflow.learner.losses import LossSettings
 from agentflow.learner.losses._step import call_advantages
+from agentflow.models import Accounts, ModelSettings
+from agentflow.rollouts import Assignment
 from agentflow.sandbox import Backend, Sandbox, Session, tool
+from agentflow.testing import fake_endpoint
 from agentflow.trace import Task, Tokens
 from agentflow.tuner import PolicyEndpoint, load_tune_config, serve_run
 from agentflow.tuner._branch_sandbox import OpenSandbox
 from agentflow.tuner._gateway_rollout import tree_of_group
+from agentflow.tuner._workflow_rollouts import WorkflowRollouts
 from tests.agentflow.gateway._engine import RandomEngine
 from tests.agentflow.tuner._tuning import CountingBackbone, some_tasks, tuned
 
@@ -96,7 +101,9 @@ class LogAgent:
 class ShellAgent(LogAgent):
     """Keeps its log in a variable of a shell."""
 
-    async def __call__(self, task: Task, policy: PolicyEndpoint, sandbox: Sandbox) -> EpisodeOutcome:
+    async def __call__(
+        self, task: Task, policy: PolicyEndpoint, sandbox: Sandbox | None = None
+    ) -> EpisodeOutcome:
         """Play an episode with a sandbox."""
         assert policy.sandbox is sandbox
         return await self.play(task, policy, next(self.begun))
@@ -341,3 +348,32 @@ def test_a_swarm_refuses_to_branch(tmp_path: Path) -> None:
     config = load_tune_config(arguments={"branching": {}, "output_dir": str(tmp_path)})
     with pytest.raises(ConfigurationError, match="branching: the states of clients can't be copied"):
         serve_run(config)
+
+
+@pytest.mark.promise("tuner:branches")
+async def test_a_tuning_branches_behind_the_process_of_its_gateway_in_forks_of_its_pool(
+    tmp_path: Path,
+) -> None:
+    [task] = some_tasks(1)
+    arguments = {
+        "solve": "an:agent",
+        "branching": {"width": 2},
+        "episodes": {"available_tools": ["bash_run"], "max_workers": 4},
+        "output_dir": str(tmp_path / "out"),
+    }
+    config, log, agent = load_tune_config(arguments=arguments), tmp_path / "log", ShellAgent()
+    async with fake_endpoint(log=log) as url:
+        context = RolloutContext(
+            config=config,
+            assignment=Assignment(tasks=[task], name="own", metric="exact_match"),
+            models={POLICY: ModelSettings(name="any", base_url=url)},
+            engine_ready=anyio.lowlevel.checkpoint,
+            on_result=lambda result: None,
+            accounts=Accounts(),
+        )
+        async with WorkflowRollouts(config, agent).open(context) as rollout:
+            group = await rollout.group(TaskDraw(0, task), SIZE)
+    assert [len(sample.calls) for sample in group.samples] == [4] * SIZE
+    # Of four episodes with four calls, one shares its first call and two share their first two.
+    assert len(calls_by_node(group.samples)) == 2 * (4 + 3 + 2 + 2) == log.read_text().count('{"token_ids"')
+    assert all(shown == written for shown, written in agent.logs)

@@ -47,7 +47,7 @@ def reward(answer, task):
         ({"agents": {"wolf": {"train": True}}}, "agents.wolf.train"),
         ({"gateway": {"temperature": 0.5}}, "gateway.temperature: the run sets it"),
         ({"gateway": {"group_size": 4}}, "gateway.group_size: the run sets it"),
-        ({"growth": {}}, "branching: episodes behind the gateway do not branch"),
+        ({"growth": {}}, "branching.leaves: a group has schedule.episodes_per_task episodes, 8; set that"),
         ({"reward": "exact_match", "judge": "math"}, "reward"),
         ({"schedule": {"steps": None, "epochs": None}}, "the run would never end"),
         ({"sovle": "x:y"}, "sovle"),
@@ -171,7 +171,7 @@ async def test_watch_prints_the_state_of_a_training(
     ("words", "problem"),
     [
         (["tune"], "solve: there is no agent"),
-        (["tune", "solve=x:y", "branching.width=2"], "branching: episodes behind"),
+        (["tune", "solve=x:y", "branching.width=1"], "branching.width: with 1 nothing branches"),
         (["tune", "--backbone=debug", "solve=json:dumps", "tasks.data_path=tasks.jsonl"], "engine.base_url"),
         (["swarm", "serve", "--backbone=debug"], "backbone: debug plays episodes in this process"),
         (["swarm", "watch", "http://127.0.0.1:1"], "token: it is missing"),
