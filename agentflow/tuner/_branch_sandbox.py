@@ -178,7 +178,8 @@ class BranchSandbox:
                 self._calls.append(self._past.popleft())
                 return result
             await self._keep()
-            self._calls.append(call)
+            if self._decisions:
+                self._calls.append(call)
         call.result = await self._sandbox.execute(tool, arguments, **options)
         return call.result
 

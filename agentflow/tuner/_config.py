@@ -101,7 +101,7 @@ class TuneConfig(TrainConfig):
             yield f"branching.leaves: a group has schedule.episodes_per_task episodes, {size}; set that instead"
 
     @property
-    def width(self) -> int:
+    def branch_width(self) -> int:
         """Number of episodes of a group that part at a decision; 1: they are independent."""
         return 1 if self.branching is None or self.backbone == "debug" else self.branching.width
 

@@ -244,15 +244,13 @@ class GatewayRollout:
         assert branch, "only branches have an origin"
         if origin.failure is not None:
             return structs.replace(offer, branch=structs.replace(branch, origin=""))
-        # One that another stands for has no sample.
+        # An origin that another episode stands for has no sample.
         sample = next(iter(origin.samples), None)
         if sample is None or len(sample.calls) <= branch.calls:
             return None
-        ended = self._arrived[branch.origin]
-        known = structs.replace(
-            branch, attempt=ended.attempt, version=int(sample.details["version"]), tree=_tree(ended.offer)
-        )
-        return structs.replace(offer, branch=known)
+        ended, version = self._arrived[branch.origin], int(sample.details["version"])
+        begun = structs.replace(branch, attempt=ended.attempt, version=version, tree=_tree(ended.offer))
+        return structs.replace(offer, branch=begun)
 
     def _offer(
         self,
@@ -443,7 +441,8 @@ def _shares(share: int, width: int) -> list[int]:
 def _tree(offer: EpisodeOffer) -> int:
     """Return the number of the tree of an ended episode: one of its own if it does not repeat what it should have."""
     branch = offer.branch
-    assert branch, "its group is a tree"
+    if not branch:
+        return 0
     return int(offer.id.rpartition("/")[2]) if branch.calls and not branch.origin else branch.tree
 
 

@@ -148,13 +148,13 @@ class WorkflowPlayers:
     @asynccontextmanager
     async def running(self) -> AsyncGenerator[None]:
         """Play episodes inside the block; running ones are cancelled at its end."""
-        async with anyio.create_task_group() as tasks:
-            tasks.start_soon(self._begin_episodes)
-            try:
+        try:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(self._begin_episodes)
                 yield
-            finally:
                 tasks.cancel_scope.cancel()
-                await self._states.close()
+        finally:
+            await self._states.close()
 
     async def _begin_episodes(self) -> None:
         async with anyio.create_task_group() as tasks:

@@ -226,7 +226,7 @@ class WorkflowRollouts:
                 version=context.version,
                 own_tasks=self._own_tasks,
                 evidence=self._config.tasks.evidence,
-                width=self._config.width,
+                width=self._config.branch_width,
                 engine_ready=context.engine_ready,
                 on_result=context.on_result,
             )

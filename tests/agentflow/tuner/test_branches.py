@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import anyio
+import msgspec
 import pytest
 from openai import APIStatusError, AsyncOpenAI
 from openai.types.chat import ChatCompletionMessage
@@ -14,7 +15,7 @@ from pydantic import Field
 
 from agentflow.engine import EveryDecision, PathNode
 from agentflow.errors import CannotFork, ConfigurationError
-from agentflow.gateway import EpisodeOutcome, ExactAnswerer
+from agentflow.gateway import EpisodeOffer, EpisodeOutcome, ExactAnswerer
 from agentflow.learner import POLICY, RolloutContext, Sample, TaskDraw
 from agentflow.learner._checkpoints import RolloutStore
 from agentflow.learner.losses import LossSettings
@@ -239,6 +240,42 @@ async def test_an_agent_that_does_not_repeat_itself_is_played_independently(
     assert all(sample.reward < 99 for sample in samples)
 
 
+class Unlucky(ShellAgent):
+    """Crashes in the first episode of a group."""
+
+    async def play(self, task: Task, policy: PolicyEndpoint, number: int) -> EpisodeOutcome:
+        if policy.episode == "0/0":
+            raise ConnectionError("no luck")
+        return await super().play(task, policy, number)
+
+
+@pytest.mark.promise("tuner:branches")
+async def test_without_their_origin_episodes_are_independent(tmp_path: Path) -> None:
+    agent, engine = Unlucky(), RandomEngine()
+    await tuned(
+        tmp_path,
+        agent,
+        some_tasks(1),
+        model=ExactAnswerer(engine.engine),
+        sandbox=shell,
+        width=2,
+        tasks_per_step=1,
+        episodes_per_task=4,
+    )
+    batch = RolloutStore(tmp_path / "rollouts").read(1)
+    assert batch is not None
+    [group] = batch.groups
+    assert [failure.kind for failure in group.failures] == ["crashed"]
+    assert [(sample.id, sample.multiplicity) for sample in group.samples] == [("0/1", 1), ("0/2", 2)]
+    assert trees(group.samples) == ["1", "0"]
+
+
+@pytest.mark.promise("tuner:branches")
+def test_without_branching_offers_are_as_they_were() -> None:
+    offer = EpisodeOffer(id="1/0", group="1", task=some_tasks(1)[0])
+    assert "branch" not in msgspec.json.decode(msgspec.json.encode(offer))
+
+
 class Pages(list[str]):
     """Log of a session."""
 
@@ -307,6 +344,10 @@ class KilledInBranch(LogAgent):
         return await super().play(task, policy, number)
 
 
+class KilledInShell(KilledInBranch, ShellAgent):
+    """The same, with a shell."""
+
+
 @pytest.mark.promise("tuner:branches")
 async def test_after_a_kill_branches_continue_from_what_is_on_disk(tmp_path: Path) -> None:
     whole = await played(tmp_path / "whole", LogAgent(), RandomEngine())
@@ -315,6 +356,16 @@ async def test_after_a_kill_branches_continue_from_what_is_on_disk(tmp_path: Pat
     agent, engine = LogAgent(), RandomEngine()
     assert await played(tmp_path / "killed", agent, engine) == whole
     assert 0 < len(engine.told) < len(calls_by_node(whole))
+
+
+@pytest.mark.promise("tuner:branches")
+async def test_after_a_kill_branches_whose_shells_are_lost_are_played_independently(tmp_path: Path) -> None:
+    first, second = RandomEngine(), RandomEngine()
+    with pytest.raises(BaseExceptionGroup):
+        await played(tmp_path, KilledInShell(), first)
+    samples = await played(tmp_path, ShellAgent(), second)
+    told = {(prompt, ids) for prompt, ids, _ in first.told + second.told}
+    assert {(call.prompt, call.sampled) for call in calls_by_node(samples).values()} <= told
 
 
 @pytest.mark.promise("tuner:settings")
