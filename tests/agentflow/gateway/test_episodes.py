@@ -5,11 +5,13 @@ from pathlib import Path
 import anyio
 import pytest
 from httpx import AsyncClient
+from msgspec.structs import replace
 from opentelemetry.trace import SpanKind
 
 from agentflow.gateway import (
     AgentSettings,
     BegunEpisode,
+    EpisodeBranch,
     EpisodeLimits,
     EpisodeOutcome,
     EpisodeRegistry,
@@ -545,3 +547,37 @@ async def test_an_outcome_that_means_nothing_is_refused_and_the_episode_stays_op
             owner_of(episode), "1/0", 1, EpisodeOutcome(reward=1, turn_rewards={"c1": 2.0})
         )
         assert receipt.calls == 1
+
+
+@pytest.mark.promise("tuner:branches")
+async def test_after_a_restart_a_branch_repeats_its_origin_and_a_diverged_one_becomes_independent(
+    tmp_path: Path,
+) -> None:
+    first, second = offers()
+    model, branch = EchoModel(), EpisodeBranch(origin=first.id, attempt=1, calls=2)
+    async with registry_at(tmp_path, model=model) as registry:
+        await registry.slots.offer([first])
+        origin = await begun(registry)
+        for text in ("a", "b", "c"):
+            await say(registry, origin, text)
+        await registry.end(owner_of(origin), first.id, 1, EpisodeOutcome(reward=1.0))
+        await registry.slots.offer([replace(second, branch=branch)])
+        assert await say(registry, await begun(registry), "a") == "to a"
+    async with registry_at(tmp_path, model=model) as registry:
+        again = await begun(registry)
+        assert (again.attempt, again.branch) == (2, branch)
+        assert [await say(registry, again, text) for text in ("a", "b")] == ["to a", "to b"]
+        assert model.seen == ["a", "b", "c"]
+        for text in ("other", "c"):
+            with pytest.raises(GatewayError, match=f"call 3 is not that of episode {first.id}") as found:
+                await say(registry, again, text)
+            assert code_of(found) == (409, "diverged")
+        with pytest.raises(GatewayError, match="it is played independently") as found:
+            await registry.end(owner_of(again), second.id, 2, EpisodeOutcome(reward=1.0))
+        assert code_of(found) == (410, "diverged")
+        independent = await begun(registry)
+        assert independent.branch == replace(branch, origin="")
+        await say(registry, independent, "x")
+        await registry.end(owner_of(independent), second.id, 3, EpisodeOutcome(reward=1.0))
+        assert registry.slots.slots[second.id].failures == 0
+        assert model.seen == ["a", "b", "c", "x"]

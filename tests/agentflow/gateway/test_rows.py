@@ -11,12 +11,15 @@ import anyio
 import pytest
 
 from agentflow.gateway import (
+    BegunEpisode,
+    EpisodeBranch,
     EpisodeOffer,
     EpisodeOutcome,
     EpisodeRegistry,
     EpisodeStore,
     ExactAnswerer,
     GatewaySettings,
+    RecordedCall,
     token_tree,
 )
 from tests.agentflow.gateway._conversations import whole_tokens
@@ -206,3 +209,50 @@ async def test_rows_are_equal_through_chat_responses_and_messages(tmp_path: Path
 @pytest.mark.promise("gateway:exact:apis")
 async def test_many_rows_are_equal_through_chat_responses_and_messages(tmp_path: Path) -> None:
     await check_rows(200, tmp_path)
+
+
+@pytest.mark.promise("tuner:branches")
+@pytest.mark.parametrize("kind", [ChatClient, ResponsesClient, MessagesClient])
+@pytest.mark.parametrize("number", range(3))
+async def test_a_branch_gets_the_answers_of_its_origin_through_every_api(
+    kind: type[Client], number: int, tmp_path: Path
+) -> None:
+    engine = RandomEngine()
+    settings = GatewaySettings()
+
+    async def answers(begun: BegunEpisode) -> list[Any]:
+        client, random = kind(), Random(number)
+        client.say("How many?")
+        player = Player(session, url, begun.keys[""], kind)
+        answered: list[Any] = []
+        for _ in range(4):
+            answered.append(answer := await player.post(client))
+            ids = client.take(answer)
+            client.reply([(id, f"found {random.randrange(100)}") for id in ids])
+            client.say(f"Go on, {random.randrange(100)}.")
+        await registry.end(OWNER, begun.episode, begun.attempt, EpisodeOutcome(reward=1.0), "e")
+        # Ids of answers name the key.
+        return [{name: value for name, value in answer.items() if name != "id"} for answer in answered]
+
+    async with (
+        EpisodeStore(tmp_path) as store,
+        EpisodeRegistry(settings, store, {"": ExactAnswerer(engine.engine)}, base_url=lambda: "") as registry,
+        served(registry, settings) as url,
+        aiohttp.ClientSession() as session,
+    ):
+        branches = [EpisodeBranch(), EpisodeBranch(origin="1/0", attempt=1, calls=2)]
+        played: list[list[Any]] = []
+        calls: list[list[RecordedCall]] = []
+        for place, branch in enumerate(branches):
+            id = f"1/{place}"
+            offer = EpisodeOffer(id=id, group="1", task=task(), seed=f"{number}/{place}", branch=branch)
+            await registry.slots.offer([offer])
+            begun = await registry.begin(OWNER)
+            assert begun is not None
+            played.append(await answers(begun))
+            calls.append(await registry.calls(OWNER, begun.episode, 1))
+    assert played[0][:2] == played[1][:2]
+    assert played[0][2] != played[1][2]
+    assert calls[0][:2] == calls[1][:2]
+    assert [len(recorded) for recorded in calls] == [4, 4]
+    assert len(engine.told) == 4 + 2
