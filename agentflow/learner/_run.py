@@ -514,6 +514,8 @@ async def _engine_of(
     async with open_engine(config, folder, config.policy.model, wanted) as engine:
         if config.engine.base_url:
             await engine.publish(folder, backbone.version)
+        # A killed process may have left weights that its engine never took.
+        await _remove_other_weights(folder)
         yield engine
 
 
@@ -544,10 +546,15 @@ async def _publish(
         figures.update(figures_of(await engine.publish(folder, version, probe)))
 
     await rollout.publish(version, publish)
-    for older in folder.parent.iterdir():
-        if older != folder:
-            await in_thread(partial(shutil.rmtree, older, ignore_errors=True))
+    await _remove_other_weights(folder)
     return figures
+
+
+async def _remove_other_weights(folder: Path) -> None:
+    """Delete the weights of all other versions."""
+    for other in folder.parent.iterdir():
+        if other != folder:
+            await in_thread(partial(shutil.rmtree, other, ignore_errors=True))
 
 
 async def _export(backbone: Backbone, folder: Path, *, durable: bool = True) -> None:
