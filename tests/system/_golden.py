@@ -43,7 +43,7 @@ def golden_files(folder: Path) -> dict[str, bytes]:
     tuning = tune_agent(folder)
     found = {f"{name}/printed": text.encode() for name, text in printed.items()}
     for name, output in (("synthesis", synthesis), ("rollout", rollout), ("tuning", tuning)):
-        found |= {f"{name}/{path}": content for path, content in _contents(output)}
+        found |= {f"{name}/{path}": content for path, content in contents_of(output)}
         for format in ExportFormat:
             exported = folder / "exports" / name / format
             try:
@@ -53,7 +53,7 @@ def golden_files(folder: Path) -> dict[str, bytes]:
             else:
                 found |= {
                     f"exports/{name}/{format}/{path}": content
-                    for path, content in _contents(exported)
+                    for path, content in contents_of(exported)
                     if name != "tuning" or path not in NAMES_FOLDER
                 }
     return dict(sorted(found.items()))
@@ -66,7 +66,7 @@ def _printed(folder: Path, module: str, *arguments: str) -> str:
     return process.stdout
 
 
-def _contents(folder: Path) -> Iterator[tuple[str, bytes]]:
+def contents_of(folder: Path) -> Iterator[tuple[str, bytes]]:
     """Yield the deterministic files of a folder."""
     for path in sorted(path for path in folder.rglob("*") if path.is_file()):
         name, content = str(path.relative_to(folder)), path.read_bytes()
