@@ -34,6 +34,7 @@ from agentflow.inspection._types import (
     empty_tree,
 )
 from agentflow.journal import StoredSeed
+from agentflow.models import Prices
 from agentflow.rollouts import TaskResult, episode_tree, task_of
 from agentflow.team import AgentAnswer
 from agentflow.trace import (
@@ -43,6 +44,7 @@ from agentflow.trace import (
     Decision,
     Exchange,
     Failure,
+    Isolation,
     NextStep,
     Observation,
     Reply,
@@ -165,7 +167,7 @@ class EpisodeRun(JournalRun[TaskResult]):
         node_paths = sorted(
             nodes, key=lambda node_path: (node_path.count("-"), int(node_path.partition("-")[0]))
         )
-        marks = {"": ".", Verdict.NEW.value: "n", Verdict.ERROR.value: "x"}
+        marks = {"": ".", Verdict.NEW.value: "n", Verdict.ERROR.value: "x", Verdict.REPEATS.value: "r"}
         return TreeSkeleton(
             seed=seed,
             state=seed_state(stored),
@@ -289,16 +291,18 @@ class EpisodeRun(JournalRun[TaskResult]):
         tries = _RecordedTries({}, {}, [])
         sections = _sections(entries)
         branching = {attempt for attempt, _ in sections}
+        models = self.models if branching else None
+        prices = {} if models is None else models.priced()
         for (attempt, path), bodies in sections.items():
             _add_section(tries, attempt, path, bodies)
         for path_result in () if result is None else result.samples:
             if result is not None and result.tries in branching:
-                _add_end(tries, result.tries, path_result)
+                _add_end(tries, result.tries, path_result, prices)
         for node_path, node in tries.nodes.items():
             children = len(tries.children(node_path))
             if result is not None and not (node.verdict or children):
                 node = replace(
-                    node, verdict=Verdict.NEW.value, stalled="the same as an earlier one: run once"
+                    node, verdict=Verdict.REPEATS.value, intent="the same as an earlier one: run once"
                 )
             tries.nodes[node_path] = replace(node, children=children)
         linear = [key for key in entries if _order(key)[0] not in branching]
@@ -325,6 +329,10 @@ class EpisodeRun(JournalRun[TaskResult]):
 
 
 _EMPTY: Final = NodeDetail(spot="", id="")
+_ANSWER: Final = "answer"
+"""Name that the page shows for the answer of a path, in place of a tool."""
+_ANSWER_CHARS: Final = 40
+"""Characters of an answer beside its score and cost."""
 
 
 def _sections(entries: Mapping[str, bytes]) -> dict[tuple[int, str], dict[str, bytes]]:
@@ -355,47 +363,62 @@ def _add_section(tries: _RecordedTries, attempt: int, path: str, bodies: Mapping
         return
     node_path = _branch_path(attempt, path)
     copied = bodies.get(f"copy/{path}")
-    copy = StateCopy() if copied is None else msgspec.json.decode(copied, type=StateCopy)
+    copy = None if copied is None else msgspec.json.decode(copied, type=StateCopy)
     nodes = [
         pair
         for number in sorted({key.partition("/")[0] for key in turns}, key=int)
         for pair in _turn_nodes(
             prefix, number, {key: body for key, body in turns.items() if key.startswith(f"{number}/")}
         )
-    ] or [(replace(_EMPTY, intent="Answer", calls=tuple(_calls(prefix, turns))), None)]
+    ] or [(replace(_EMPTY, tool=_ANSWER, calls=tuple(_calls(prefix, turns))), None)]
     for number, (node, observation) in enumerate(nodes):
         own = node_path if not number else f"{node_path}-{MAX_PATHS + number}"
-        tries.nodes[own] = replace(node, spot=own, isolation=copy.isolation.value, stalled=copy.reason)
+        node = replace(node, spot=own)
+        if copy is not None and copy.isolation is not Isolation.SHARED:
+            node = replace(node, isolation=copy.isolation.value)
+        if copy is not None and copy.reason:
+            node = replace(node, reason="; ".join(text for text in (copy.reason, node.reason) if text))
+        tries.nodes[own] = node
         if observation is not None:
             tries.observations[own] = observation
 
 
-def _add_end(tries: _RecordedTries, attempt: int, result: TaskResult) -> None:
-    """Add the answer of a path, what it cost, and its score."""
+def _add_end(tries: _RecordedTries, attempt: int, result: TaskResult, prices: Mapping[str, Prices]) -> None:
+    """Add the answer of a path, what it cost, and its score.
+
+    :param prices: prices by role.
+    """
     episode = result.episode
     if episode is None or not episode.path:
         return
     node_path = _branch_path(attempt, "-".join(map(str, episode.path)))
     node = tries.nodes.get(node_path, _EMPTY)
-    if node.tool:
-        node_path, node = f"{node_path}-0", replace(_EMPTY, intent="Answer")
+    if node.tool != _ANSWER:
+        node_path, node = f"{node_path}-0", replace(_EMPTY, tool=_ANSWER)
     usage = sum((exchange.usage for exchange in episode.exchanges), Usage())
+    cost = sum(
+        prices[exchange.role].cost(exchange.usage)
+        for exchange in episode.exchanges
+        if exchange.role in prices
+    )
     calls = sum(turn.action is not None for turn in episode.turns)
+    answer = "given up by the search" if result.is_pruned else result.answer
     known = [
+        answer if len(answer) <= _ANSWER_CHARS else f"{answer[:_ANSWER_CHARS]}…",
         "" if result.scored is None or result.is_pruned else f"score {result.score:g}",
         "" if result.value is UNSET else f"value {result.value:.2f}",
         f"{usage.completion_tokens:,} tokens sampled",
-        f"{calls} tool calls",
+        f"{calls} tool calls" if calls != 1 else "1 tool call",
+        f"cost {cost:.4f}" if prices else "",
         "" if result.drawn == 1 else f"stands for {result.drawn} answers",
     ]
     is_wrong = result.failure is not None or (result.scored is not None and not result.score)
-    answer = "given up by the search" if result.is_pruned else result.answer
     tries.nodes[node_path] = replace(
         node,
         spot=node_path,
+        intent="; ".join(text for text in known if text),
         parts=parts_of(Observation((Text(answer),))),
         verdict=(Verdict.ERROR if is_wrong else Verdict.NEW).value,
-        reason="; ".join(text for text in known if text),
         failure=result.failure,
     )
 

@@ -119,7 +119,7 @@
     const entries = Object.entries(node.arguments ?? {});
     const list = entries.length ? el("dl.args", entries.flatMap(([name, given]) => [el("dt", name), el("dd", value(given))])) : el("p.faint", "No arguments");
     // Model calls of a training are not judged; their reason is the advantage.
-    const isCall = node.tool === "call" && !entries.length;
+    const isCall = node.tool === "call" && !entries.length, isAnswer = node.tool === "answer" && !entries.length;
     const verdict = isCall ? el("span.soft", node.reason) : node.verdict ? [chip(node.verdict), node.reason ? el("span.soft", node.reason) : null, node.judge ? el("span.faint", `judged by ${node.judge === "rule" ? "a rule" : "the model"}`) : null] : [chip("waiting", "not judged yet")];
     return [
       el("div.head", el("h1.mono", { style: { "overflow-wrap": "anywhere" } }, node.tool), verdict, el("span.grow"), el("span.faint", { title: ISOLATION[node.isolation] ?? "" }, node.isolation ? `isolation: ${node.isolation}` : ""),
@@ -128,7 +128,7 @@
       node.trouble ? el("p", chip("error", "program"), " ", node.trouble) : null,
       node.intent ? el("p.words", { style: { "font-size": "1.08rem" } }, node.intent) : null,
       node.reasoning ? block("Reasoning of the planner", app.plural(node.reasoning.length, "character"), app.longText(node.reasoning, { tag: "div.words" }), { name: "reasoning", open: node.reasoning.length < 1500 }) : null,
-      isCall ? null : block("Call", "", list),
+      isCall || isAnswer ? null : block("Call", "", list),
     ];
   };
 

@@ -9,7 +9,7 @@ from pydantic import ValidationError
 
 from agentflow.errors import ConfigurationError
 from agentflow.inspection import open_runs
-from agentflow.models import Model
+from agentflow.models import Model, Prices
 from agentflow.rollouts import RolloutConfig
 from agentflow.team import ToolAgent
 from agentflow.trace import BlobStore, Task, Turn
@@ -110,7 +110,8 @@ async def test_a_function_that_does_not_exist_is_refused_before_anything_is_aske
 async def test_the_view_of_a_branching_task_shows_where_it_split_and_what_each_path_cost(
     tmp_path: Path,
 ) -> None:
-    await run_to_the_end(branching(tmp_path), some_tasks(1))
+    priced = {"model_name": "m", "api_key": "x", "prices": Prices(input=5, output=2)}
+    await run_to_the_end(branching(tmp_path).model_copy(update=priced), some_tasks(1))
     with open_runs(tmp_path) as runs:
         run = runs.run(runs.runs()[0].id)
         [seed] = run.seeds()
@@ -118,9 +119,10 @@ async def test_the_view_of_a_branching_task_shows_where_it_split_and_what_each_p
         read = len(run.tokens(seed.id))
     assert (seed.answer, seed.nodes) == ("1833", 3)
     assert list(nodes) == ["0", "1", "0-0", "0-1", "0-0-0", "0-1-0"]
-    assert nodes["1"].stalled == "the same as an earlier one: run once"
-    assert [nodes[path].isolation for path in ("0-0", "0-1")] == ["shared", "fork"]
+    assert (nodes["1"].verdict, nodes["1"].intent) == ("repeats", "the same as an earlier one: run once")
+    # The first continuation stays in its own sandbox.
+    assert [nodes[path].isolation for path in ("0-0", "0-1")] == ["", "fork"]
     ends = [nodes[path] for path in ("0-0-0", "0-1-0")]
     assert [(end.parts[0].text, end.verdict) for end in ends] == [("1833", "error"), ("1834", "new")]
-    assert ends[1].reason == "score 1; 71 tokens sampled; 2 tool calls"
+    assert ends[1].intent == "1834; score 1; 71 tokens sampled; 2 tool calls; cost 0.0003"
     assert read > 0
