@@ -180,14 +180,6 @@ def test_branching_rollouts_killed_at_random_moments_give_the_files_of_undisturb
     check_rollouts(tmp_path, random.Random(1), kills=3)
 
 
-@pytest.mark.promise("branching:killed")
-async def test_trainings_on_branches_killed_at_random_moments_give_the_weights_of_undisturbed_ones(
-    vllm: ModelServer, tmp_path: Path
-) -> None:
-    async with as_it_was(vllm) as model:
-        await to_thread.run_sync(check_trainings, tmp_path, vllm, model, random.Random(2), 2, 2)
-
-
 @pytest.mark.soak
 @pytest.mark.timeout(0)
 @pytest.mark.promise("branching:killed")
