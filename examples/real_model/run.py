@@ -17,7 +17,7 @@ from pydantic import Field
 from pydantic_settings import SettingsConfigDict
 
 from agentflow._private_files import make_private_folder, replace_file
-from agentflow.errors import AgentFlowError
+from agentflow.errors import AgentFlowError, ConfigurationError
 from agentflow.learner.trackers import read_figures
 from agentflow.scoring import confidence_interval
 from agentflow.serving import ModelServer, ServingSettings, Weights
@@ -28,7 +28,7 @@ from examples.library import ChatPolicy, chat
 from examples.library.clients import ServedPolicy
 from examples.library.plan import model_folder
 from examples.library.teaching import fine_tune_on
-from examples.real_model.tasks import KINDS, make_tasks, messages_of, reward_of
+from examples.real_model.tasks import make_tasks, messages_of, reward_of
 
 __all__ = ["RealModelPlan", "main", "solve"]
 
@@ -42,8 +42,10 @@ class RealModelPlan(Settings):
 
     model: str = "smollm2"
     """Folder of a chat model, or the name of a known one, which is fetched."""
-    tasks: list[str] = Field(default_factory=lambda: list(KINDS))
-    """Tasks to train on, one after the other, each from the original model."""
+    tasks: list[str] = Field(default_factory=lambda: ["reverse", "json", "tool"])
+    """Tasks to train on, one after the other, each from the original model; `read` is another."""
+    transfer: Path | None = None
+    """File with other tasks, one JSON object of `Task` a line, that are evaluated before and after `read`, too."""
     train: int = Field(default=512, ge=1)
     """Training tasks."""
     held_out: int = Field(default=200, ge=1)
@@ -96,6 +98,8 @@ class TaskFigures(Struct, frozen=True, kw_only=True):
     """The model after supervised fine-tuning; `None`: no demonstrations."""
     after: Accuracy
     """The trained model."""
+    transfer: tuple[Accuracy, Accuracy] | None = None
+    """The tasks of `transfer`, before and after; `None`: there are none."""
     steps: int
     """Number of training steps."""
     seconds: float
@@ -157,9 +161,11 @@ async def run_task(
 ) -> TaskFigures:
     """Evaluate the original model, train it, and evaluate it again. A finished training is not repeated."""
     held_out = make_tasks(kind, "held_out", plan.held_out, seed)
+    others = read_tasks(plan.transfer) if plan.transfer is not None and kind == "read" else []
     await server.publish(Weights(folder=start, version="original"))
     without = await evaluate(server, held_out, plan, shots=0)
     before = await evaluate(server, held_out, plan)
+    others_before = await evaluate(server, others, plan) if others else None
     print(f"{kind}: {_shown(before)} ({_shown(without)} without examples)", flush=True)
 
     fine_tuned = None
@@ -187,6 +193,7 @@ async def run_task(
     )
     await server.publish(Weights(folder=Path(outcome["policy"]), version="trained"))
     after = await evaluate(server, held_out, plan)
+    transfer = (others_before, await evaluate(server, others, plan)) if others_before is not None else None
     curve = _curve(folder / kind / "metrics.jsonl")
     print(f"{kind}: {_shown(after)} after {outcome['steps']} steps", flush=True)
     return TaskFigures(
@@ -195,10 +202,22 @@ async def run_task(
         before=before,
         fine_tuned=fine_tuned,
         after=after,
+        transfer=transfer,
         steps=int(outcome["steps"]),
         seconds=curve[-1][0] if curve else 0.0,
         curve=curve,
     )
+
+
+def read_tasks(path: Path) -> list[Task]:
+    """Return the tasks of a file.
+
+    :raises ConfigurationError: one line, if there is no such file, or it has other lines.
+    """
+    try:
+        return [msgspec.json.decode(line, type=Task) for line in path.read_bytes().splitlines()]
+    except (OSError, msgspec.DecodeError) as error:
+        raise ConfigurationError(f"transfer: {path}: {error}") from None
 
 
 def teach(shown: Sequence[Task], start: Path, tuned: Path, plan: RealModelPlan, seed: int) -> Path:
@@ -249,6 +268,9 @@ def table_of(figures: RealModelFigures) -> str:
             for accuracy in (each.without_examples, each.before, each.fine_tuned, each.after)
         )
         lines.append(f"| {each.task} | {' | '.join(shown)} | {each.steps} | {each.seconds / 60:.1f} |")
+        if each.transfer is not None:
+            before, after = map(_shown, each.transfer)
+            lines.append(f"| {each.task}: other tasks | | {before} | | {after} | | |")
         lines += [
             f"| {each.task}: {name} | | {each.before.by_class[name]:.1%} | {_class_share(each.fine_tuned, name)} | {share:.1%} | | |"
             for name, share in each.after.by_class.items()

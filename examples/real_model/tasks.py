@@ -1,4 +1,4 @@
-"""Three tasks with exact rewards: reverse three words, extract two values as JSON, choose one tool of four.
+"""Tasks with exact rewards: reverse three words, extract two values as JSON, choose one tool of four, read about a world.
 
 Each prompt shows three examples as turns of a chat: without them a model of this size talks instead of answering. The words of
 held-out prompts occur in no prompt of the training.
@@ -10,10 +10,11 @@ from collections.abc import Callable, Sequence
 from random import Random
 from typing import NamedTuple
 
+from agentflow.scoring import score
 from agentflow.trace import Task
 from examples.library import Part, part_of
 
-__all__ = ["KINDS", "WORDS", "Exercise", "make_tasks", "messages_of", "reward_of"]
+__all__ = ["KINDS", "WORDS", "Exercise", "make_tasks", "messages_of", "reading", "reward_of"]
 
 WORDS = [
     "apple",
@@ -376,6 +377,8 @@ _CITIES = [
     "York",
     "Zurich",
 ]
+_SHIPS = 4
+"""Number of ships in a world."""
 _NUMBERS = [str(number) for number in range(12, 99)]
 _LANGUAGES = [
     "Danish",
@@ -468,6 +471,48 @@ def _choose(draw: Callable[[Sequence[str]], str], random: Random) -> tuple[str, 
     return request, tool, tool
 
 
+def _read(draw: Callable[[Sequence[str]], str], random: Random) -> tuple[str, str, str]:
+    """Make a world of four ships, its documents, and a question that needs two of them."""
+
+    def distinct(words: Sequence[str]) -> list[str]:
+        drawn: dict[str, None] = {}
+        while len(drawn) < _SHIPS:
+            drawn[draw(words)] = None
+        return list(drawn)
+
+    ships, towns, mayors = [word.title() for word in distinct(WORDS)], distinct(_CITIES), distinct(_NAMES)
+    years = random.sample(range(1800, 2000), _SHIPS)
+    documents = [
+        f"{ship}: the {ship} is a ship that was built in {year}. Its home port is {town}."
+        for ship, year, town in zip(ships, years, towns, strict=True)
+    ] + [f"{town}: a port. Its mayor is {mayor}." for town, mayor in zip(towns, mayors, strict=True)]
+    random.shuffle(documents)
+    one, other = random.sample(range(_SHIPS), 2)
+    earlier = min(one, other, key=lambda place: years[place])
+    kind, question, answer = random.choice(
+        [
+            ("chain", f"Who is the mayor of the home port of the {ships[one]}?", mayors[one]),
+            ("compare", f"Which was built first, the {ships[one]} or the {ships[other]}?", ships[earlier]),
+            (
+                "year",
+                f"When was the ship built whose home port has {mayors[one]} as its mayor?",
+                str(years[one]),
+            ),
+            (
+                "list",
+                f"Which are the home ports of the {ships[one]} and the {ships[other]}?",
+                f"{towns[one]} and {towns[other]}",
+            ),
+        ]
+    )
+    return reading(documents, question), answer, kind
+
+
+def reading(documents: Sequence[str], question: str) -> str:
+    """Return a question below the documents that answer it."""
+    return "\n".join([*documents, "", f"Question: {question}"])
+
+
 KINDS = {
     "reverse": Exercise(
         "",
@@ -495,6 +540,30 @@ KINDS = {
             ("Will it snow in Minsk?", "weather"),
             ("What is 7 plus 5?", "calculator"),
             ("How do you say 'hat' in Swedish?", "translate"),
+        ],
+    ),
+    "read": Exercise(
+        "Answer the question from the documents, in as few words as possible.",
+        _read,
+        [
+            (
+                reading(["Gdansk: a port. Its mayor is Ewa."], "Who is the mayor of Gdansk?"),
+                "Ewa",
+            ),
+            (
+                reading(
+                    ["Heron: the Heron was built in 1850.", "Otter: the Otter was built in 1841."],
+                    "Which was built first, the Heron or the Otter?",
+                ),
+                "Otter",
+            ),
+            (
+                reading(
+                    ["Crow: the Crow has its home port in Cadiz.", "Cadiz: a port. Its mayor is Luis."],
+                    "Who is the mayor of the home port of the Crow?",
+                ),
+                "Luis",
+            ),
         ],
     ),
 }
@@ -536,8 +605,10 @@ def messages_of(task: Task, *, shots: int = 3) -> list[dict[str, str]]:
 
 
 def reward_of(answer: str, task: Task) -> float:
-    """Return 1.0 for the exact answer, otherwise 0.0; JSON is compared by its values."""
+    """Return 1.0 for the exact answer, otherwise 0.0; JSON is compared by its values, what was read by its words (F1)."""
     expected = task.references[0]
+    if task.metadata["kind"] == "read":
+        return score("f1_score", answer, task.references)
     if task.metadata["kind"] == "json":
         try:
             return float(json.loads(answer) == json.loads(expected))

@@ -8,6 +8,7 @@ import pytest
 from agentflow.questions import JudgedDraft
 from tests.agentflow.synthesis._audited import fallen, load_drafts
 from tests.agentflow.synthesis._quality import load_labels, page, replay_all, replay_audits
+from tests.agentflow.synthesis._reading_tasks import FILE, reading_lines
 from tests.agentflow.synthesis._recorded import Recording
 from tests.behaviour._tree import ROOT
 
@@ -27,6 +28,13 @@ def test_the_page_about_quality_is_what_the_recordings_give(
     replayed: list[tuple[Recording, list[JudgedDraft]]], audited: dict[str, JudgedDraft]
 ) -> None:
     assert (ROOT / "docs/question-quality.md").read_text(encoding="utf-8") == page(replayed, audited)
+
+
+@pytest.mark.promise("synthesis:quality")
+def test_the_tasks_of_reading_are_the_kept_questions(
+    replayed: list[tuple[Recording, list[JudgedDraft]]],
+) -> None:
+    assert FILE.read_bytes() == reading_lines(replayed)
 
 
 @pytest.mark.promise("synthesis:audit:quality")

@@ -1,5 +1,6 @@
 """The example with a real model: its tasks and rewards, and two steps of SmolLM2 on the engine that the suite serves."""
 
+import re
 from itertools import pairwise
 from pathlib import Path
 
@@ -8,11 +9,12 @@ import pytest
 from msgspec import Struct
 from openai import AsyncOpenAI
 
+from agentflow.errors import ConfigurationError
 from agentflow.learner.trackers import METRICS, read_figures
 from agentflow.serving import ModelServer
 from agentflow.settings import load_settings
 from examples.library.clients import ServedPolicy
-from examples.real_model.run import HERE, RealModelPlan, run_task, table_of
+from examples.real_model.run import HERE, RealModelPlan, read_tasks, run_task, table_of
 from examples.real_model.run import RealModelFigures as Figures
 from examples.real_model.tasks import KINDS, make_tasks, messages_of, reward_of
 from tests._real_model import real_model
@@ -33,7 +35,7 @@ def test_held_out_prompts_have_no_question_of_the_training(kind: str) -> None:
 
 
 @pytest.mark.promise("examples:real_model")
-@every_kind
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if kind != "read"])
 def test_only_the_exact_answer_is_rewarded(kind: str) -> None:
     for task in make_tasks(kind, "train", 20, 1):
         [right] = task.references
@@ -44,6 +46,24 @@ def test_only_the_exact_answer_is_rewarded(kind: str) -> None:
         roles = [message["role"] for message in messages_of(task)]
         assert roles[-1] == "user"
         assert all(one != other for one, other in pairwise(roles))
+
+
+@pytest.mark.promise("examples:real_model")
+def test_an_answer_that_was_read_is_rewarded_by_its_words() -> None:
+    for task in make_tasks("read", "held_out", 40, 1):
+        [right] = task.references
+        assert set(right.replace(" and ", " ").split()) <= set(re.findall(r"\w+", task.question))
+        assert [reward_of(answer, task) for answer in (right, "nothing", "")] == [1.0, 0.0, 0.0]
+        assert 0 < reward_of(f"perhaps {right}", task) < 1
+
+
+@pytest.mark.promise("examples:real_model")
+def test_a_file_of_other_tasks_that_cannot_be_read_is_named_in_one_line(tmp_path: Path) -> None:
+    broken = tmp_path / "tasks.jsonl"
+    broken.write_text("{}\n", encoding="utf-8")
+    for path in (broken, tmp_path / "missing.jsonl"):
+        with pytest.raises(ConfigurationError, match=rf"^transfer: {re.escape(str(path))}: .+$"):
+            read_tasks(path)
 
 
 class Sale(Struct, forbid_unknown_fields=True):
