@@ -301,6 +301,7 @@ ENDS = {
     "ctl status": (1, "no run is active"),
     "--models openai/": (1, "set OPENAI_API_KEY"),
     "agentflow train": (2, "agentflow train needs the extra train: "),
+    "flywheel.yaml": (2, "agentflow synth needs the extra train: "),
     "synthesis_results": (2, "synthesis_results: no such file or folder; name the output_dir of a run"),
 }
 """Parts of commands of the README that need a key, a run or an extra, and the end that they have without."""
