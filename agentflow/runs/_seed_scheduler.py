@@ -161,7 +161,7 @@ class SeedScheduler:
     """Holder of its leases."""
     _changed: anyio.Event = field(default_factory=anyio.Event, init=False)
     _recovered: bool = field(default=False, init=False)
-    """A seed was finished after the last one was postponed."""
+    """A seed was finished after the work for the last postponed one began."""
 
     def wake(self) -> None:
         """Check for work now: seeds were added, a seed is finished, or the gate was opened."""
@@ -230,6 +230,7 @@ class SeedScheduler:
         return counts
 
     async def _finish(self, seed: Seed) -> None:
+        done = self.progress.done
         with self.trace.seed(str(seed.index), seed.id, agent=self.agent) as operation:
             try:
                 try:
@@ -237,7 +238,7 @@ class SeedScheduler:
                 except WorkPostponed as postponed:
                     logger.warning("seed postponed", seed=seed.id, reason=postponed.message)
                     await self.journal.postpone(seed)
-                    self._recovered = False
+                    self._recovered = self.progress.done > done
                     self.shutdown.postpone(postponed)
                     return
                 await self.journal.finish(seed, result)
