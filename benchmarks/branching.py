@@ -1,7 +1,6 @@
 """Answers that share their beginnings, compared with as many independent ones, by a planner that was trained.
 
-Run `make first-training`, then `python benchmarks/branching.py --start first_training_results/0 [--check]`: prints a table measured in
-this run, and as the last line one JSON object. With `--check` it exits with 1 if a limit is missed.
+Run `make first-training`, then `python benchmarks/branching.py [--check]`: prints the figures of each side as they are measured, and as the last line one JSON object. With `--check` it exits with 1 if a limit is missed.
 
 The planner of the first training answers its held-out tasks with the real team and tools: in independent episodes, in branching
 ones, and in a search that continues the paths of the best values, which a guide has learned from branching episodes on training
@@ -119,14 +118,14 @@ class Bench:
     ) -> tuple[Side, list[TaskResult]]:
         """Run tasks of a part; return the figures and the results."""
         results: list[TaskResult] = []
-        given = {
+        values = {
             **self._settings,
             **settings,
             "data_path": str(self._start / "family" / f"{part}.jsonl"),
             "number_of_tasks": tasks,
             "output_dir": str(self._folder / name),
         }
-        config = load_rollout_config(None, (), given)
+        config = load_rollout_config(None, (), values)
         summary = await RolloutRun(config, in_order=results.append).run(assign(config, None))
         answers = _by_task(results)
         count = sum(result.drawn for result in results if not result.is_pruned) / len(answers)
@@ -138,7 +137,7 @@ def _by_task(results: Sequence[TaskResult]) -> dict[str, Answers]:
     by_task: defaultdict[str, list[TaskResult]] = defaultdict(list)
     for result in results:
         by_task[result.task.id].append(result)
-    return {id: answers_of(each) for id, each in by_task.items()}
+    return {id: answers_of(own_results) for id, own_results in by_task.items()}
 
 
 def _tool_calls(summary: RolloutSummary) -> int:
@@ -188,13 +187,13 @@ async def measure(
             learn(results)
             # What the guide is worth without a search.
             guided = [
-                structs.replace(each, value=await guide(each.task, each.turns, each.answer))
-                for each in independent
+                structs.replace(result, value=await guide(result.task, result.turns, result.answer))
+                for result in independent
             ]
             show(
                 "independent, the best by the guide", structs.replace(alone, by_task=_by_task(guided)), alone
             )
-            for width, leaves in ((2, 4), (4, 6)):
+            for width, leaves in ((2, 4), (4, 6), (4, 8)):
                 search = {"search": "best_first", "width": width, "leaves": leaves, "guide": GUIDE}
                 side, _ = await bench.side(f"best-{width}-{leaves}", "held_out", tasks, branching=search)
                 show(f"best first, width {width}, {leaves} leaves", side, alone)
@@ -204,7 +203,8 @@ async def measure(
 def _row(side: Side, alone: Side | None = None) -> dict[str, Any]:
     answers = list(side.by_task.values())
     row: dict[str, Any] = {
-        name: round(fmean(getattr(each, name) for each in answers), 4) for name in Answers.__struct_fields__
+        name: round(fmean(getattr(answer, name) for answer in answers), 4)
+        for name in Answers.__struct_fields__
     }
     row |= {"answers": side.answers, "tokens": side.tokens, "tool_calls": side.tool_calls}
     if alone is not None:
@@ -218,22 +218,34 @@ def _row(side: Side, alone: Side | None = None) -> dict[str, Any]:
 def main() -> int:
     """Measure, print the table, and return the exit status."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--start", type=Path, required=True, help="folder of a first training")
+    parser.add_argument(
+        "--start", type=Path, default=Path("first_training_results/0"), help="folder of a first training"
+    )
     parser.add_argument("--planner", type=Path, help="folder of the planner (default: the trained one)")
     parser.add_argument("--tasks", type=int, default=200, help="number of held-out tasks")
     parser.add_argument("--learned", type=int, default=200, help="number of training tasks for the guide")
     parser.add_argument("--samples", type=int, default=8, help="answers to a task")
     parser.add_argument("--widths", type=int, nargs="+", default=[2, 4], help="continuations of a decision")
     parser.add_argument("--check", action="store_true", help="exit with 1 if a limit is missed")
-    given = parser.parse_args()
-    planner = given.planner or given.start / "flow" / "policy"
+    arguments = parser.parse_args()
+    planner = arguments.planner or arguments.start / "flow" / "policy"
+    if not planner.is_dir():
+        print(f"{planner} is missing; run make first-training first", file=sys.stderr)
+        return 1
     figures = asyncio.run(
-        measure(given.start, planner, given.tasks, given.learned, given.samples, given.widths)
+        measure(
+            arguments.start,
+            planner,
+            arguments.tasks,
+            arguments.learned,
+            arguments.samples,
+            arguments.widths,
+        )
     )
-    shared = figures[f"branching, width {given.widths[0]}"]
+    shared = figures[f"branching, width {arguments.widths[0]}"]
     met = max(shared["tokens_share"], shared["tool_calls_share"]) <= SHARE
     print(json.dumps({"benchmark": "branching", "met": met, **figures}))
-    return int(given.check and not met)
+    return int(arguments.check and not met)
 
 
 if __name__ == "__main__":

@@ -15,7 +15,8 @@ import anyio.abc
 from agentflow._terminal import printable
 from agentflow.cli._display import RunView, ViewedStatus, open_display
 from agentflow.cli._output import Exit, print_json, write_out
-from agentflow.errors import AgentFlowError, RunStopped
+from agentflow.errors import AgentFlowError, ConfigurationError, RunStopped
+from agentflow.extras import missing_extra
 
 LAST_SECONDS = 5.0
 """Time to close everything after a second signal; after this the process exits."""
@@ -31,6 +32,15 @@ class StoppableRun(Protocol):
     def stop_now(self) -> None:
         """Do not wait for effects in flight."""
         ...
+
+
+def check_trainer(command: str) -> None:
+    """Check that a command can train, before it imports anything else: other extras have some of the same libraries.
+
+    :raises ConfigurationError: one line with the extra `train`, if PyTorch is not installed.
+    """
+    if find_spec("torch") is None:
+        raise ConfigurationError(missing_extra(command, "train"))
 
 
 def watch_run(

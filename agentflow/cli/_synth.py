@@ -5,16 +5,14 @@ import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from importlib.util import find_spec
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from agentflow.cli._display import RunView, run_fields
 from agentflow.cli._output import Exit, buffered_console
-from agentflow.cli._program import watch_run
+from agentflow.cli._program import check_trainer, watch_run
 from agentflow.errors import ConfigurationError
-from agentflow.extras import missing_extra
 from agentflow.runs import render_config
 from agentflow.synthesis import (
     PAIRS,
@@ -70,9 +68,7 @@ def synth_view(run: SynthesisRun) -> RunView[SynthesisStatus]:
 
 def _learn(config: SynthesisConfig, arguments: argparse.Namespace) -> int:
     """Run the rounds of a synthesis and a training, or the training alone if it has tasks of its own."""
-    # Said before anything else is: another extra may have the libraries that the settings need.
-    if not find_spec("torch"):
-        raise ConfigurationError(missing_extra("agentflow synth", "train"))
+    check_trainer("agentflow synth")
     from agentflow.cli._train import training_of, trains_on_own_tasks, watch_training
     from agentflow.learner import FlywheelRun, TrainRun
 

@@ -4,7 +4,6 @@ import argparse
 import os
 import sys
 from collections.abc import Mapping
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import anyio
@@ -13,10 +12,9 @@ from agentflow._terminal import printable
 from agentflow._typeguards import is_mapping
 from agentflow.cli._display import RunView, speed_fields
 from agentflow.cli._output import Exit, print_json
-from agentflow.cli._program import watch_run
+from agentflow.cli._program import check_trainer, watch_run
 from agentflow.cli._serve_model import serve_until_signal, show_server
 from agentflow.errors import ConfigurationError
-from agentflow.extras import missing_extra
 from agentflow.learner import (
     TrainConfig,
     TrainOutcome,
@@ -41,9 +39,7 @@ def run_train(arguments: argparse.Namespace) -> int:
     """
     if arguments.serve:
         return _serve_engine(load_train_config(arguments.config, arguments.settings), as_json=arguments.json)
-    # Said before anything else is: another extra may have the libraries that the settings need.
-    if not find_spec("torch"):
-        raise ConfigurationError(missing_extra("agentflow train", "train"))
+    check_trainer("agentflow train")
     config = load_train_config(
         arguments.config, arguments.settings, {"backbone": arguments.backbone} if arguments.backbone else {}
     )

@@ -234,7 +234,7 @@ class _Branching:
             path.node.is_open = False
             del self._waiting[path.node.path]
             share = sum(shares.values()) - sum(copy.node.share for copy in tried)
-            path.go_on(path.node.next_positions(1)[0] if stays else positions[0], siblings, share)
+            path.resume(path.node.next_positions(1)[0] if stays else positions[0], siblings, share)
             self._running += 1
         for copy in tried:
             self._start(tasks, copy)
@@ -380,7 +380,7 @@ class _Path:
             self.scope.cancel()
             await anyio.sleep_forever()
 
-    def go_on(self, position: int, siblings: "_Siblings | None", share: int) -> None:
+    def resume(self, position: int, siblings: "_Siblings | None", share: int) -> None:
         """Continue as one of the continuations of the decision."""
         self._points.append(self._next(position, StateCopy(), share))
         self.node = self._points[-1][1]

@@ -349,7 +349,7 @@ class LiveEpisode:
             running.error = _model_error(failure)
         except RunStopped as stop:
             running.error = GatewayError(503, str(stop), code="unavailable", retry_after=_RETRY_SECONDS)
-        except Exception as error:  # boundary: the client is told, and the other episodes continue
+        except Exception as error:  # boundary: the client gets it, and the other episodes continue
             _log.exception("call failed", episode=self.offer.id, agent=agent)
             running.error = GatewayError(500, f"the gateway failed: {error_line(error)}", code="failed")
         finally:

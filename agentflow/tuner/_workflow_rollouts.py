@@ -18,6 +18,7 @@ from agentflow.learner import (
     JUDGE,
     POLICY,
     EpisodeResult,
+    EvidenceSettings,
     Group,
     PolicyRollout,
     RolloutContext,
@@ -36,7 +37,7 @@ from agentflow.rollouts import Assignment
 from agentflow.runs import open_models
 from agentflow.scoring import evidence_score
 from agentflow.tasks import scored_verdict
-from agentflow.trace import Task
+from agentflow.trace import Episode, Task
 from agentflow.tuner._config import TuneConfig
 from agentflow.tuner._gateway_rollout import GatewayRollout
 from agentflow.tuner._workflow import POLL_SECONDS, PolicyEndpoint, Solve, WorkflowPlayers
@@ -88,26 +89,34 @@ async def open_team_workflow(
                 episode = await runner.play(task, policy.episode, models=episode_models)
             if (failure := external_failure(episode)) is not None:
                 raise RunStopped(StopCause.MODEL, failure.message)
-            figures = {
-                "turns": float(len(episode.turns)),
-                "tool_calls": float(sum(turn.action is not None for turn in episode.turns)),
-                "tool_errors": float(sum(turn.failed for turn in episode.turns)),
-                "answered": float(episode.failure is None),
-            }
-            rules = config.tasks.evidence
-            evidence = evidence_score(episode) if rules is None else evidence_score(episode, rules.beta)
-            if evidence is not None:
-                figures[EVIDENCE] = evidence
-            if episode.failure is not None:
-                return EpisodeOutcome(answer="", reward=0.0, metrics=figures)
-            if episode.verdict is None:
-                return EpisodeOutcome(answer=episode.answer, metrics=figures)
-            scored = scored_verdict(episode.verdict)
-            if scored.failure is not None:
-                return EpisodeOutcome(answer=episode.answer, failure=scored.failure.message, metrics=figures)
-            return EpisodeOutcome(answer=episode.answer, reward=scored.score, metrics=figures)
+            return _team_outcome(episode, config.tasks.evidence)
 
         yield solve
+
+
+def _team_outcome(episode: Episode, evidence_settings: EvidenceSettings | None) -> EpisodeOutcome:
+    """Return an episode of the team as an outcome; without a verdict, the judge gives the reward."""
+    figures = {
+        "turns": float(len(episode.turns)),
+        "tool_calls": float(sum(turn.action is not None for turn in episode.turns)),
+        "tool_errors": float(sum(turn.failed for turn in episode.turns)),
+        "answered": float(episode.failure is None),
+    }
+    evidence = (
+        evidence_score(episode)
+        if evidence_settings is None
+        else evidence_score(episode, evidence_settings.beta)
+    )
+    if evidence is not None:
+        figures[EVIDENCE] = evidence
+    if episode.failure is not None:
+        return EpisodeOutcome(answer="", reward=0.0, metrics=figures)
+    if episode.verdict is None:
+        return EpisodeOutcome(answer=episode.answer, metrics=figures)
+    scored = scored_verdict(episode.verdict)
+    if scored.failure is not None:
+        return EpisodeOutcome(answer=episode.answer, failure=scored.failure.message, metrics=figures)
+    return EpisodeOutcome(answer=episode.answer, reward=scored.score, metrics=figures)
 
 
 _MAX_CHARS: Final = 200

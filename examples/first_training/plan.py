@@ -10,7 +10,7 @@ from pydantic_settings import SettingsConfigDict
 from agentflow.settings import Section, Settings, load_settings
 from examples.library.plan import Shape
 
-__all__ = ["HERE", "Clusters", "FineTuning", "Rounds", "Strays", "TrainingPlan", "read_plan"]
+__all__ = ["HERE", "Clusters", "FineTuning", "Strays", "TeacherRounds", "TrainingPlan", "read_plan"]
 
 HERE = Path(__file__).parent
 
@@ -39,7 +39,7 @@ class Strays(Section):
     """It writes a product with a cross, which Python does not accept."""
 
 
-class Rounds(Section):
+class TeacherRounds(Section):
     """Number of times the teacher runs a task, by kind: more for harder ones."""
 
     look_up: int = Field(default=1, ge=0)
@@ -53,7 +53,7 @@ class Rounds(Section):
 class FineTuning(Section):
     """Fine-tuning on the teacher's steps."""
 
-    rounds: Rounds = Rounds()
+    rounds: TeacherRounds = TeacherRounds()
     """Number of times the teacher runs each task."""
     epochs: int = Field(default=7, ge=1)
     """Epochs. Only the teacher's output is trained: the rest of a text is unpredictable."""

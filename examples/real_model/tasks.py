@@ -487,21 +487,21 @@ def _read(draw: Callable[[Sequence[str]], str], random: Random) -> tuple[str, st
         for ship, year, town in zip(ships, years, towns, strict=True)
     ] + [f"{town}: a port. Its mayor is {mayor}." for town, mayor in zip(towns, mayors, strict=True)]
     random.shuffle(documents)
-    one, other = random.sample(range(_SHIPS), 2)
-    earlier = min(one, other, key=lambda place: years[place])
+    first, second = random.sample(range(_SHIPS), 2)
+    earlier = min(first, second, key=lambda index: years[index])
     kind, question, answer = random.choice(
         [
-            ("chain", f"Who is the mayor of the home port of the {ships[one]}?", mayors[one]),
-            ("compare", f"Which was built first, the {ships[one]} or the {ships[other]}?", ships[earlier]),
+            ("chain", f"Who is the mayor of the home port of the {ships[first]}?", mayors[first]),
+            ("compare", f"Which was built first, the {ships[first]} or the {ships[second]}?", ships[earlier]),
             (
                 "year",
-                f"When was the ship built whose home port has {mayors[one]} as its mayor?",
-                str(years[one]),
+                f"When was the ship built whose home port has {mayors[first]} as its mayor?",
+                str(years[first]),
             ),
             (
                 "list",
-                f"Which are the home ports of the {ships[one]} and the {ships[other]}?",
-                f"{towns[one]} and {towns[other]}",
+                f"Which are the home ports of the {ships[first]} and the {ships[second]}?",
+                f"{towns[first]} and {towns[second]}",
             ),
         ]
     )

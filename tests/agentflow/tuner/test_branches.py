@@ -16,7 +16,7 @@ from pydantic import Field
 from agentflow.engine import EveryDecision, PathNode
 from agentflow.errors import CannotFork, ConfigurationError
 from agentflow.gateway import EpisodeOffer, EpisodeOutcome, ExactAnswerer
-from agentflow.learner import POLICY, RolloutContext, Sample, TaskDraw
+from agentflow.learner import POLICY, Group, RolloutContext, Sample, TaskDraw
 from agentflow.learner._checkpoints import RolloutStore
 from agentflow.learner.losses import LossSettings
 from agentflow.learner.losses._step import call_advantages
@@ -116,14 +116,15 @@ class ShellAgent(LogAgent):
         return result.data["stdout"]
 
 
-async def played(
+async def trained_group(
     folder: Path,
     agent: LogAgent,
     engine: RandomEngine,
     sandbox: OpenSandbox = shell,
     backbone: CountingBackbone | None = None,
-) -> list[Sample]:
-    """Train on one group; return its samples."""
+    size: int = SIZE,
+) -> Group:
+    """Train on one group; return it."""
     await tuned(
         folder,
         agent,
@@ -133,11 +134,23 @@ async def played(
         sandbox=sandbox,
         width=2,
         tasks_per_step=1,
-        episodes_per_task=SIZE,
+        episodes_per_task=size,
     )
     batch = RolloutStore(folder / "rollouts").read(1)
     assert batch is not None
     [group] = batch.groups
+    return group
+
+
+async def played(
+    folder: Path,
+    agent: LogAgent,
+    engine: RandomEngine,
+    sandbox: OpenSandbox = shell,
+    backbone: CountingBackbone | None = None,
+) -> list[Sample]:
+    """Train on one group without failures; return its samples."""
+    group = await trained_group(folder, agent, engine, sandbox, backbone)
     assert group.failures == ()
     assert sum(sample.multiplicity for sample in group.samples) == SIZE
     assert all(shown in (log, log[-1:]) for shown, log in agent.logs)
@@ -251,20 +264,7 @@ class Unlucky(ShellAgent):
 
 @pytest.mark.promise("tuner:branches")
 async def test_without_their_origin_episodes_are_independent(tmp_path: Path) -> None:
-    agent, engine = Unlucky(), RandomEngine()
-    await tuned(
-        tmp_path,
-        agent,
-        some_tasks(1),
-        model=ExactAnswerer(engine.engine),
-        sandbox=shell,
-        width=2,
-        tasks_per_step=1,
-        episodes_per_task=4,
-    )
-    batch = RolloutStore(tmp_path / "rollouts").read(1)
-    assert batch is not None
-    [group] = batch.groups
+    group = await trained_group(tmp_path, Unlucky(), RandomEngine(), size=4)
     assert [failure.kind for failure in group.failures] == ["crashed"]
     assert [(sample.id, sample.multiplicity) for sample in group.samples] == [("0/1", 1), ("0/2", 2)]
     assert trees(group.samples) == ["1", "0"]
