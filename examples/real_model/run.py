@@ -243,7 +243,7 @@ async def run(plan: RealModelPlan, folder: Path, seed: int) -> RealModelFigures:
         name="policy",
         python=plan.python,
         dtype=plan.dtype,
-        max_model_len=2048,
+        max_model_len=4096,
         trains=True,
         log=folder / "engine.log",
         options={"generation-config": "vllm"},
